@@ -227,6 +227,14 @@ def test_demonstrations_without_success_in_the_models_eyes_are_told(tmp_path: Pa
         run(tmp_path / "run", f"{LEARNERS['sac']} judge={model(0.5)} demos.store={demos}")
 
 
+def test_so_are_demonstrations_of_which_all_are_left_out(tmp_path: Path, model: Any):
+    store = Store.open(demonstrations(tmp_path / "demos"))
+    for i, episode in store:
+        store.ledger.append(i, Labels.from_targets(np.full(episode.steps + 1, np.nan), source="human"))
+    with pytest.raises(JudgeError, match=r"demos: there is no demonstration\. All are excluded, or"):
+        run(tmp_path / "run", f"{LEARNERS['sac']} judge={model(0.5)} demos.store={store.folder}")
+
+
 @pytest.mark.parametrize("dark", [3, 4])
 def test_so_are_those_of_which_it_misses_most(tmp_path: Path, model: Any, dark: int):
     demos = demonstrations(tmp_path / "demos")
