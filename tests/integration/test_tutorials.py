@@ -27,7 +27,7 @@ SHORT = {
     "evaluation.episodes=2 learner.utd_ratio=0.02",
     "--lr 1e-3": "--lr 3e-3 epochs=3 batch_size=32 image_size=[32,32]",
     "pickcube_train_reward.yaml": "pickcube_train_reward.yaml epochs=2",
-    "judge=./judge": "judge=./judge judge.force=true",
+    "judge=./judge": "judge=./judge judge.force=true judge.rule.threshold=0.001",
     "--model judge --skip-labeled": "--model judge --skip-labeled force=true",
     "--target-success 450 --target-failure 600": "--target-success 6 --target-failure 6",
     "pickcube_train_reward_keypoints.yaml": "pickcube_train_reward_keypoints.yaml epochs=1",
@@ -36,6 +36,7 @@ SHORT = {
     "run.max_steps=100 run.num_envs=2 evaluation.episodes=2 learner.pretrain_updates=10",
 }
 NOT_RUN = {  # how a command begins -> why it is not executed here
+    "train --config FILE": "needs a recipe of the user",
     "serve": "waits for people; tests/web drives its pages",
     "label episodes --judge human": "waits for a person; tests/judges/human drives the window",
     "data label episodes cutoffs.json": "needs a file of the user; tests/data/test_cutoffs.py",
