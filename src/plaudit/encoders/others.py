@@ -214,7 +214,7 @@ def from_hub(loader: Any, name: str, *, local_files_only: bool, advice: str, **o
 
 def _no_map(network: str, why: str) -> str:
     return (
-        f"{network} does not end in a map of features ({why}); use one that does (ResNet, ConvNeXt, EfficientNet, ...) "
+        f"{network} does not end in a map of features ({why}). Use one that does (ResNet, ConvNeXt, EfficientNet, ...) "
         "or, with transformers, one with a token for each patch (ViT, DINOv2, SigLIP)"
     )
 

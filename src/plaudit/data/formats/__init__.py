@@ -46,8 +46,8 @@ def layout_of(path: Path) -> Any:
         )
     raise UnknownFormat(
         f"{path} is not a store, nor one of the layouts that we read: LeRobot (meta/info.json), "
-        "positive/ and negative/ folders of .npy, success/ and failure/ folders of .pkl, .hdf5 files, "
-        "Zarr (meta/episode_ends), RLDS (features.json), ROS 2 bags (.mcap, .db3)"
+        "positive/ and negative/ folders of .npy, success/ and failure/ folders of .pkl. "
+        "It is no .hdf5 file, Zarr (meta/episode_ends), RLDS (features.json) or ROS 2 bag (.mcap, .db3) either"
     )
 
 
