@@ -64,7 +64,7 @@ class RunConfig(Config):
     """A robot and how a policy drives it, under the same keys as in a training run."""
 
     robot: Annotated[Any, ROBOT_REGISTRY.field]  # one of the robots
-    # A device by which a person takes over; None: nobody does.
+    # A device by which a person takes over; None: no one can.
     teleop: Annotated[Any, TELEOP_REGISTRY.optional_field] = None
     operator: OperatorConfig = OperatorConfig()  # how an operator starts and marks episodes
     forecast: ForecastConfig | None = None  # a hint when the policy is likely to fail
