@@ -1,6 +1,7 @@
 import os
 import re
 import shutil
+import zlib
 
 import pytest
 
@@ -186,6 +187,32 @@ def test_two_flipped_bits_are_not_taken_for_one():
     line[3] ^= 1
     line[12] ^= 1
     assert repair_lines(bytes(line)) is None
+
+
+@pytest.mark.parametrize(
+    "text", ['{"n":4,"n":5}', '{"m":{"n":4,"n":5}}', '{"n": "\\ud800"}', "[" * 65 + "]" * 65, "[4]"]
+)
+def test_a_line_with_the_right_checksum_is_refused_if_its_record_is_ambiguous_or_no_record(text):
+    assert decode(line_of(text)) is None
+
+
+@pytest.mark.parametrize("text", ['{"n": 1e-05}', '{"n":1e-05}', '{ "n":1E-5 }', '{"n":0.00001}', '{"n":0.1e-4}'])
+def test_a_record_in_another_spelling_of_json_is_read_alike(text):
+    line = decode(line_of(text))
+    assert line is not None and line.record == {"n": 0.00001}
+
+
+def line_of(text):
+    """A line with this record and the right checksum."""
+    rest = b"1 1 00000000 " + text.encode()
+    return b"%08x %s" % (zlib.crc32(rest), rest)
+
+
+def test_a_journal_with_a_callback_keeps_no_records(path):
+    journal, heard = Journal(path), []
+    journal.on_line = lambda record, offset, length: heard.append(record["n"])
+    assert journal.read() == [] and journal.append([{"n": 4}]) == []
+    assert heard == [1, 2, 3, 4]
 
 
 def test_text_of_any_language_survives():

@@ -5,7 +5,6 @@ read and before one is written; the rest of the code relies on it.
 """
 
 import itertools
-import json
 import math
 import time
 from collections import Counter
@@ -13,6 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import from_json, to_json
 
 from plaudit.data.disk import Folder
 from plaudit.data.frame_codecs import MAX_BLOCK, Codec
@@ -27,8 +28,6 @@ MAX_ROWS = 1 << 48
 MAX_BYTES = 1 << 62  # of a file
 MAX_NUMBERS = 1 << 28  # in the states and actions of one episode, which are read all at once
 _ORIGIN = {"format": str, "path": str, "index": int, "digest": str}
-
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: opening a store encodes every line
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class EpisodeEntry:
             _check_int(line, "segment", 0, MAX_SEGMENTS - 1),
             _check_int(line, "row", 0, MAX_ROWS),
             _check_int(line, "steps", 1, MAX_ROWS),
-            _encode({**line, "op": "episode"}),
+            to_json({**line, "op": "episode"}).decode(),
         )
 
     @property
@@ -66,7 +65,7 @@ class EpisodeEntry:
     @property
     def line(self) -> Record:
         """The journal line, parsed each time in a few microseconds."""
-        return json.loads(self.text)
+        return from_json(self.text)
 
     def check_fits(self, schema: Schema) -> None:
         """Raise ValueError if it takes more memory than any recording does."""
@@ -131,7 +130,8 @@ def _check_metadata(line: Record) -> None:
         "meta": isinstance(line["meta"], dict),
         "origin": line["origin"] is None or _is_origin(line["origin"]),
     }
-    for name in (name for name, is_sound in sound.items() if not is_sound):
+    if not all(sound.values()):
+        name = next(name for name, is_sound in sound.items() if not is_sound)
         raise ValueError(f"its {name} is {brief(line[name])}")
 
 
