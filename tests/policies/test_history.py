@@ -19,9 +19,8 @@ from plaudit.learners.base import EncoderSpec
 from plaudit.learners.bc import train_flow_from_store
 from plaudit.learners.config import PpoConfig, QChunkConfig, SacConfig
 from plaudit.policies.config import FlowConfig, GaussianConfig, ImageEncoderConfig, OpenpiConfig
-from plaudit.policies.layers import cut_patches, random_offsets, random_shift
 from plaudit.policies.loader import PolicySpec
-from plaudit.policies.networks import FROZEN, Encoder, ObsTensors, weights_of
+from plaudit.policies.networks import FROZEN, Encoder, ObsTensors, cut_patches, random_offsets, random_shift, weights_of
 from plaudit.policies.pretrained import FrozenEncoder
 from plaudit.rollout.recording import EpisodeBuffer
 from plaudit.rollout.vector import collect_rollout

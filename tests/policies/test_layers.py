@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from plaudit.policies.layers import ConvNet, cut_patches, random_offsets, random_shift
+from plaudit.policies.networks import ConvNet, cut_patches, random_offsets, random_shift
 
 
 @pytest.mark.parametrize("size", [(32, 48), (33, 47)])

@@ -4,8 +4,7 @@ from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
 from plaudit.policies.config import ImageEncoderConfig
-from plaudit.policies.layers import Linear, random_shift
-from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, TanhGaussian
+from plaudit.policies.networks import CriticEnsemble, Encoder, Linear, ObsTensors, TanhGaussian, random_shift
 from plaudit.types import EnvSpec
 
 

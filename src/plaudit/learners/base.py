@@ -18,8 +18,17 @@ from plaudit.data.normalize import Normalizer
 from plaudit.devices import Adam, tf32
 from plaudit.learners.cuda_graph import CudaGraphs, Step
 from plaudit.policies.config import CNN, ImageEncoderConfig
-from plaudit.policies.layers import cut_patches, random_offsets, random_shift, run_parallel
-from plaudit.policies.networks import Encoder, ObsTensors, obs_to_tensors, seeded, weights_of
+from plaudit.policies.networks import (
+    Encoder,
+    ObsTensors,
+    cut_patches,
+    obs_to_tensors,
+    random_offsets,
+    random_shift,
+    run_parallel,
+    seeded,
+    weights_of,
+)
 from plaudit.rollout.vector import ActFn
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation, PolicyWeights
 

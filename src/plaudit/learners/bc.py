@@ -26,8 +26,7 @@ from plaudit.devices import AdamW
 from plaudit.errors import PolicyError
 from plaudit.learners.config import BCConfig
 from plaudit.policies.flow import FlowPolicy, matching_loss
-from plaudit.policies.layers import Linear, random_shift
-from plaudit.policies.networks import seeded, to_tensor, weights_of
+from plaudit.policies.networks import Linear, random_shift, seeded, to_tensor, weights_of
 from plaudit.protocols import Normalizer
 from plaudit.types import AnyArray, Batch, BoolArray, FloatArray, Observation, PolicyWeights
 

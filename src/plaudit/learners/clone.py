@@ -18,8 +18,7 @@ from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.devices import Adam
 from plaudit.policies.config import ImageEncoderConfig
-from plaudit.policies.layers import Linear, mlp, random_shift
-from plaudit.policies.networks import seeded
+from plaudit.policies.networks import Linear, mlp, random_shift, seeded
 from plaudit.policies.pretrained import FrozenEncoder
 from plaudit.types import AnyArray, Batch, EnvSpec
 

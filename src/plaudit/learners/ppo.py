@@ -22,8 +22,7 @@ from plaudit.devices import Adam
 from plaudit.learners.base import LearnerBase, make_adam
 from plaudit.learners.config import PpoConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
-from plaudit.policies.layers import Linear, mlp, run_parallel
-from plaudit.policies.networks import Encoder, ObsTensors, gaussian_actor
+from plaudit.policies.networks import Encoder, Linear, ObsTensors, gaussian_actor, mlp, run_parallel
 from plaudit.rollout.vector import ActFn, RolloutBatch
 from plaudit.types import AnyArray, Batch, EnvSpec, FloatArray, Observation
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.learners.base import LearnerBase
-from plaudit.policies.layers import Linear
-from plaudit.policies.networks import CriticEnsemble, seeded
+from plaudit.policies.networks import CriticEnsemble, Linear, seeded
 
 STATE = "resets"  # of a learner, among dumped tensors
 

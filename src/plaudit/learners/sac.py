@@ -29,8 +29,15 @@ from plaudit.learners.base import make_adam, optimizer_step, sample_critics, sof
 from plaudit.learners.config import SacConfig
 from plaudit.learners.resets import CriticLearner
 from plaudit.policies.config import ActorConfig, GaussianConfig
-from plaudit.policies.layers import run_parallel
-from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, TanhGaussian, grasp_critic, with_gripper
+from plaudit.policies.networks import (
+    CriticEnsemble,
+    Encoder,
+    ObsTensors,
+    TanhGaussian,
+    grasp_critic,
+    run_parallel,
+    with_gripper,
+)
 from plaudit.rollout.vector import ActFn
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 

@@ -31,8 +31,7 @@ from plaudit.learners.base import EVAL_SEED, LearnerBase, act_by_chunks, make_ad
 from plaudit.learners.base_configs import WeightedBcConfig
 from plaudit.policies.config import FlowConfig
 from plaudit.policies.flow import NONE, clip_actions, matching_loss, with_flag
-from plaudit.policies.layers import Linear, mlp
-from plaudit.policies.networks import Encoder, ObsTensors
+from plaudit.policies.networks import Encoder, Linear, ObsTensors, mlp
 from plaudit.policies.steering import load_base
 from plaudit.rollout.vector import ActFn
 from plaudit.types import Batch, FloatArray, Observation
