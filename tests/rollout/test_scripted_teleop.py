@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from plaudit.envs.panda import PandaConfig
-from plaudit.envs.panda.tasks import TaskState
+from plaudit.envs.panda.vec_env import TaskState
 from plaudit.errors import RolloutError
 from plaudit.policies.expert import ScriptedExpert
 from plaudit.policies.scripted import ScriptedConfig

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from plaudit.envs.panda.scene import ACTION_SCALE, CUBE_HALF_SIZE
-from plaudit.envs.panda.tasks import Lift, TaskState
+from plaudit.envs.panda.vec_env import Lift, TaskState
 from plaudit.errors import EnvError, did_you_mean
 from plaudit.types import AnyArray, FloatArray, Observation
 

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from plaudit.config import CodeName, Config, NonNegativeFloat, NonNegativeInt, Seed, SmallInt
 from plaudit.data.store import Store
 from plaudit.envs.panda.scene import ARM_STATE, SCENE_STATE
-from plaudit.envs.panda.tasks import TaskState
+from plaudit.envs.panda.vec_env import TaskState
 from plaudit.errors import PolicyError
 from plaudit.policies.expert import ScriptedExpert
 from plaudit.policies.guidance import FixedPolicy, blend_with_previous
