@@ -1,9 +1,9 @@
 """Networks that learners train: layers, an encoder of observations, actors, critics; and the policies around them.
 
 Images come as the store keeps them, uint8 [B, H, W, 3]; `permute` makes that channels-last memory without a copy, which
-is also the fastest layout for convolutions. On a GPU the convolutions of `ConvNet` run in bfloat16, fused with ReLU. The
-first one has 3 input channels, which is slow in cuDNN, so it is computed as a 1x1 convolution over patches of pixels.
-`cut_patches` cuts the frames of a batch once, for all networks that see them.
+is also the fastest layout for convolutions. On a GPU the convolutions of `ConvNet` run in bfloat16, fused with ReLU.
+The first one has 3 input channels, which is slow in cuDNN, so it is computed as a 1x1 convolution over patches of
+pixels. `cut_patches` cuts the frames of a batch once, for all networks that see them.
 """
 
 import math

@@ -1,9 +1,9 @@
 """The built-in tasks, and N environments of one, stepped together by MuJoCo's batch API on native threads.
 
-A task is how an episode starts, what counts as success, and a dense reward, computed for N environments at once from the
-simulator's own state. Success is what a judge has to recognize in the images. The dense reward is for learners that may
-use privileged state, and for comparison with other simulators. Its shape follows ManiSkill's PickCube: in [0, 1], and 1
-on success.
+A task is how an episode starts, what counts as success, and a dense reward, computed for N environments at once from
+the simulator's own state. Success is what a judge has to recognize in the images. The dense reward is for learners that
+may use privileged state, and for comparison with other simulators. Its shape follows ManiSkill's PickCube: in [0, 1],
+and 1 on success.
 
 Every environment draws its start and its appearance from its own seed, so an episode is the same, bit for bit, alone or
 among a thousand others. Nothing here ends an episode: `step` reports success, and the caller decides.
