@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plaudit.data.catalog import MAX_SEGMENTS, summary_line
-from plaudit.data.disk import Folder, decode_checked, disk_errors, encode_checked, lock
+from plaudit.data.disk import Folder, decode_checked, disk_errors, encode_checked, lock, quarantined, set_aside
 from plaudit.data.journal import HEAD, Record, is_int_in, repair_bit
 from plaudit.data.ledger import failures_path
-from plaudit.data.quarantine import quarantined, set_aside
 from plaudit.data.repair import inspect_journal, repair_journal
 from plaudit.data.settings import MARKER, Settings, is_store, read_settings
 from plaudit.data.store import Store

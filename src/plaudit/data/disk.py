@@ -1,4 +1,4 @@
-"""Files of a store or a run folder, opened relative to a directory handle; the lock of a store's writer; checked JSON.
+"""Files of a store or a run folder, opened relative to a directory handle; checked JSON; the quarantine.
 
 A writer that opens files by their full path writes into whatever is at that path by then. So every file of a store is
 opened, created, renamed and removed through a `Folder`, which holds the directory open: another folder that is put in
@@ -6,6 +6,11 @@ its place is never touched. `check_same` detects it before a write.
 
 Small JSON files have a checksum of their other values, encoded without spaces and with sorted keys. An edit by hand is
 detected, and indentation does not matter: {"format": "plaudit store", "version": 2, ..., "crc": "1c291ca3"}
+
+What a killed writer left behind and what a damaged journal no longer lists look the same, and the latter may be the
+only copy of a recording. So neither is deleted: it is moved or copied to `quarantine/20261116-101502-segment-000003/`
+and synced, with a note that says where it came from and how to restore it, before the store is changed. Only `plaudit
+data check --empty-quarantine` deletes it.
 
 All calls that change the disk go through `os`, so that a test can record them and replay a power cut.
 """
@@ -395,3 +400,69 @@ def decode_checked(data: bytes) -> Tree:
 
 def _checksum(tree: Tree) -> str:
     return f"{zlib.crc32(json.dumps(tree, separators=(',', ':'), sort_keys=True).encode()):08x}"
+
+
+QUARANTINE = "quarantine"
+NOTE = "NOTE.txt"
+MAX_NOTE = 500  # characters of an entry's note
+
+
+class QuarantineEntry:
+    """One entry, while it is filled."""
+
+    def __init__(self, folder: Folder, name: str):
+        self.path: Path = folder.path / name
+        self.how: list[str] = []  # lines of the note that say how to restore it
+        self._folder, self._name = folder, name
+
+    def copy(self, source: str, offset: int = 0) -> None:
+        """Copy a file, or what it holds from `offset` on."""
+        copy = source.replace("/", "-") + (f".from-{offset}" if offset else "")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with (
+            self._folder.opened(source, os.O_RDONLY) as file,
+            self._folder.opened(f"{self._name}/{copy}", flags) as target,
+        ):
+            copy_from(file, offset, target)
+            os.fsync(target)
+        if offset:
+            self.how.append(f"- {copy} are the bytes of {source} from byte {offset} on: append them to it again,")
+            self.how.append("  together with the journal's lines that speak of them, from a backup.")
+        else:
+            self.how.append(f"- {copy} is {source} as it was: copy it back.")
+
+    def move(self, source: str) -> None:
+        """Move a folder with everything in it."""
+        kept = Path(source).name
+        self._folder.rename(source, f"{self._name}/{kept}")
+        self._folder.sync(str(Path(source).parent))
+        self.how.append(f"- {kept}/ was {source}/: move it back, together with the journal's lines that speak of it.")
+
+
+@contextmanager
+def set_aside(folder: Folder, what: str, why: str) -> Iterator[QuarantineEntry]:
+    """A new entry of the folder's quarantine; its note is written and everything synced when the block is left."""
+    if not folder.exists(QUARANTINE):
+        folder.mkdir(QUARANTINE)
+        folder.sync()
+    base = f"{QUARANTINE}/{time.strftime('%Y%m%d-%H%M%S')}-{what}"
+    name = next(n for i in range(1, 1 << 30) if not folder.exists(n := base if i == 1 else f"{base}-{i}"))
+    folder.mkdir(name)
+    entry = QuarantineEntry(folder, name)
+    yield entry
+    text = "\n".join([why, "", "To put it back, while no process writes to the store:", *entry.how, ""])
+    folder.write(f"{name}/{NOTE}", text.encode())
+    folder.sync(QUARANTINE)
+
+
+def quarantined(folder: Folder) -> dict[str, str]:
+    """Name of each entry -> a sentence about it."""
+    sentences: dict[str, str] = {}
+    for name in folder.names(QUARANTINE) if folder.exists(QUARANTINE) else []:
+        try:
+            lines = folder.read(f"{QUARANTINE}/{name}/{NOTE}").decode(errors="replace").splitlines()
+        except (OSError, ForeignFile):
+            lines = []
+        about = lines[0][:MAX_NOTE] if lines else "without a note; a process was killed while it set this aside"
+        sentences[f"{QUARANTINE}/{name}"] = f"{folder.path / QUARANTINE / name}: {about}"
+    return sentences

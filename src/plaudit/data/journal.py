@@ -42,8 +42,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
-from plaudit.data.disk import Folder, disk_errors, identity, read_at, sync_file, write_at
-from plaudit.data.quarantine import set_aside
+from plaudit.data.disk import Folder, disk_errors, identity, read_at, set_aside, sync_file, write_at
 from plaudit.errors import DataError, JournalMissing, Replaced, StoreDamaged, StoreError
 from plaudit.files import MAX_DEPTH, parse_json
 

@@ -11,10 +11,9 @@ label, and the next `Store.create` starts again there.
 import re
 
 from plaudit.data.catalog import Catalog, summary_line
-from plaudit.data.disk import MAX_SMALL_FILE, WRITER_LOCK, Folder
+from plaudit.data.disk import MAX_SMALL_FILE, WRITER_LOCK, Folder, set_aside
 from plaudit.data.journal import HEAD, Journal, decode, read_head
 from plaudit.data.ledger import Ledger
-from plaudit.data.quarantine import set_aside
 from plaudit.data.segments import EVICTED_SUFFIX, own_files, remove_files, segment_name
 from plaudit.data.settings import MARKER, Settings
 from plaudit.errors import StoreDamaged

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plaudit.data.disk import Folder, disk_errors, read_at
+from plaudit.data.disk import Folder, disk_errors, read_at, set_aside
 from plaudit.data.journal import (
     HEAD,
     HEADER_KEY,
@@ -31,7 +31,6 @@ from plaudit.data.journal import (
     repair_lines,
     replace_head,
 )
-from plaudit.data.quarantine import set_aside
 
 MAX_EFFORT = 2 * MAX_REPAIR_BYTES**2  # a file in which every other line is bad would keep a check busy for days
 Closing = Callable[[list[Record], int], list[Record]]  # good records, lines that there ever were -> records to add

@@ -29,9 +29,8 @@ import numpy as np
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from plaudit.data.disk import CHUNK, Folder, decode_checked, encode_checked, sync_file, write_at
+from plaudit.data.disk import CHUNK, Folder, decode_checked, encode_checked, set_aside, sync_file, write_at
 from plaudit.data.frame_codecs import RAW_IMAGES, Codec, StoreImages, encode_block
-from plaudit.data.quarantine import set_aside
 from plaudit.errors import EpisodeNotFound, ForeignFile, StoreDamaged, StoreError, without_prefix
 from plaudit.files import brief
 from plaudit.types import AnyArray, Episode

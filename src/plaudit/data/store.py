@@ -6,7 +6,7 @@
       journal.head        the number of lines, stored a second time                        (data/journal.py)
       segments/000000/    the arrays: steps.bin, camera.front.bin, ...                     (data/segments.py)
       labels              the ledger: versioned labels of episodes                         (data/ledger.py)
-      quarantine/         bytes that no line refers to, moved aside                        (data/quarantine.py)
+      quarantine/         bytes that no line refers to, moved aside                        (data/disk.py)
       drafts/             unfinished labels of human labelers                              (judges/human/drafts.py)
       label_requests.json episodes that were requested for labeling                        (judges/human/queue.py)
       writer.lock         locked with flock by the writer, as is the folder itself         (data/disk.py)
