@@ -5,8 +5,8 @@ import zlib
 
 import pytest
 
+from plaudit.data.check import inspect_journal, repair_journal
 from plaudit.data.journal import Journal, decode, encode_lines, repair_lines
-from plaudit.data.repair import inspect_journal, repair_journal
 from plaudit.errors import Replaced, StoreDamaged
 
 

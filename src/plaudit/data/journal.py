@@ -16,7 +16,7 @@ Damage is classified:
 - A torn tail: the last lines are incomplete or fail their checksums, and belong to one append. That append never
   returned, unless the head counts its lines. Readers stop before it, and the next writer moves it to the quarantine.
   Each line has the number of its append's first line: a power cut may keep a later line and lose an earlier one.
-- An acknowledged line that fails its checksum: opening raises, and a repair (data/repair.py) searches for the single
+- An acknowledged line that fails its checksum: opening raises, and a repair (data/check.py) searches for the single
   bit that makes the checksum right (a line of 600 bytes has 4,800 candidates; the odds of a wrong match are one in a
   million).
 - Missing lines: in the middle, the numbers and the chain show it; at the end, the head does.
