@@ -29,12 +29,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from plaudit.data.catalog import Catalog, EpisodeEntry, episode_line, segment_line, source_checksums, summary_line
+from plaudit.data.catalog import (
+    Catalog,
+    EpisodeEntry,
+    check_identity,
+    episode_line,
+    is_unfinished,
+    recover,
+    remove_unfinished,
+    segment_line,
+    skip_labeled_ids,
+    source_checksums,
+    summary_line,
+)
 from plaudit.data.disk import Folder, defer_signals, disk_error, disk_errors, lock, sync
 from plaudit.data.frame_codecs import Codec, StoreImages
 from plaudit.data.journal import Journal, Record
 from plaudit.data.ledger import Ledger
-from plaudit.data.recovery import check_identity, is_unfinished, recover, remove_unfinished, skip_labeled_ids
 from plaudit.data.segments import STEPS, Schema, Segment, camera_column
 from plaudit.data.settings import MARKER, LabelOrder, Settings, Tiers, read_settings
 from plaudit.data.settings import is_store as is_store
