@@ -27,10 +27,9 @@ import torch
 
 from bars import Bars
 from plaudit.data.formats import WriteOptions
-from plaudit.data.repack import repack
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
-from plaudit.data.transfer import export_dataset, import_dataset
+from plaudit.data.transfer import export_dataset, import_dataset, repack
 from plaudit.types import Episode, Labels
 
 CAMERAS, SIZE, STEPS, STATE, ACTION, BATCH = ("front", "wrist"), 128, 50, 14, 7, 256

@@ -14,7 +14,7 @@ import pytest
 
 from brightness import NAME, bright_store
 from command import COMMANDS, plaudit
-from plaudit.data import source_record
+from plaudit.data import transfer
 from plaudit.data.formats import WriteOptions
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, open_or_import
@@ -159,7 +159,7 @@ def test_an_import_that_was_killed_goes_on_with_its_options(run, folder):
     run("data", "stats", "bottle")
     store = Store.open(folder / "bottle.store")
     assert len(store) == 6 and list(store.episode(5).frames) == ["left"]
-    assert source_record.SourceRecord.load(folder / "bottle.store").fingerprint
+    assert transfer.SourceRecord.load(folder / "bottle.store").fingerprint
 
 
 def test_a_folder_that_another_command_imports_is_refused_until_that_has_ended(run, folder):

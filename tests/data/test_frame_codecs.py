@@ -20,9 +20,9 @@ from plaudit.data.episode_keys import episode_keys
 from plaudit.data.frame_codecs import GROUP, Codec, StoreImages, encode_block
 from plaudit.data.journal import Journal
 from plaudit.data.ledger import Failures
-from plaudit.data.repack import repack
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
+from plaudit.data.transfer import repack
 from plaudit.errors import DataError, InvalidEpisode, StoreDamaged, StoreError, TargetNotEmpty
 from plaudit.types import Episode, Labels, LazyFrames
 

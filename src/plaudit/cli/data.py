@@ -222,7 +222,7 @@ def repack_(
 
     Episodes keep their ids and labels. The same command resumes an interrupted copy. The old store is not changed.
     """
-    from plaudit.data.repack import repack
+    from plaudit.data.transfer import repack
     from plaudit.report.tables import stored_size
 
     try:

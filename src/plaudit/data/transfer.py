@@ -1,26 +1,105 @@
-"""Import of a data set into a store, and export of a store into a new folder.
+"""Import of a data set into a store, export of a store into a new folder, and a copy of a store with other frame
+codecs.
 
 An import opens its source for reading only. A broken episode is reported and left out, and an episode that was imported
-before is skipped, so the same command resumes an interrupted import. An export fills a folder next to the target and
-renames it when it is complete.
+before is skipped, so the same command resumes an interrupted import. A store next to a data set has a `source.json`:
+the options of the import and a fingerprint of the data set's files (names, sizes and times of change). While both are
+the same, a command opens the store and reads nothing of the data set. The fingerprint is written last.
+
+An export, and a copy (`plaudit data repack`), fills a folder next to the target and renames it when it is complete. In
+a copy, episodes keep their ids, their times and the checksums of their original frames, so labels, drafts and judges
+that were trained on them still refer to them. If it is interrupted, the same command continues it.
 """
 
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from plaudit.data.disk import disk_errors
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from plaudit.data.disk import Folder, disk_errors, sync, write_atomic
 from plaudit.data.formats import layout_of, writer
 from plaudit.data.formats.base import Dataset, FormatName, LabeledEpisode, ReadOptions, WriteOptions, size_text
 from plaudit.data.formats.decoder import open_in_worker
-from plaudit.data.source_record import SourceRecord, describe_options, fingerprint_files, plain_options
+from plaudit.data.frame_codecs import StoreImages
+from plaudit.data.ledger import Failures
+from plaudit.data.settings import is_store
 from plaudit.data.store import Store, is_store
-from plaudit.errors import DataError, StoreError, StoreLocked, TargetNotEmpty, UnclearDataset
+from plaudit.errors import BadFile, DataError, StoreError, StoreLocked, TargetNotEmpty, UnclearDataset
+from plaudit.files import Root, parse_json, readable
 from plaudit.types import ProgressFn
+
+NAME = "source.json"
+MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """The last import of a data set into the store next to it."""
+
+    options: ReadOptions
+    fingerprint: str = ""  # of the data set's files; "" until all of its episodes were imported
+
+    @classmethod
+    def load(cls, store: Path) -> Self | None:
+        """None if there is none; BadFile if it is not one."""
+        path = store / NAME
+        if not path.exists():
+            return None
+        with readable(path, "this is no record of a decoded data set ({}); remove it, then the data set is read again"):
+            try:
+                return TypeAdapter(cls).validate_python(parse_json(Root(store).read(path, MAX_BYTES)))
+            except ValidationError as error:
+                problem = f"{error.errors()[0]['msg']}; remove this file, then the data set is read again"
+                raise BadFile(path, problem) from error
+
+    def save(self, store: Path) -> None:
+        """Replace the record."""
+        write_atomic(store / NAME, json.dumps(asdict(self)).encode())
+
+
+def fingerprint_files(path: Path) -> str:
+    """A digest of names, sizes and times of change of all files below a folder, or of one file; no file is read."""
+    digest = hashlib.blake2b(digest_size=16)
+    for line in sorted(_lines(path, "") if path.is_dir() else [_line(path.stat(), "")]):
+        digest.update(line.encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _lines(folder: Path, above: str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):  # of git, or of a download
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from _lines(Path(entry), f"{above}{entry.name}/")
+            elif entry.is_file():
+                yield _line(entry.stat(), above + entry.name)
+
+
+def _line(status: os.stat_result, name: str) -> str:
+    return f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n"
+
+
+def plain_options(options: ReadOptions) -> dict[str, Any]:
+    """By name, as they are in the record; equal options compare equal."""
+    return json.loads(json.dumps(asdict(options)))
+
+
+def describe_options(options: ReadOptions) -> str:
+    """Those that are set, like `cameras=front`."""
+    usual = plain_options(ReadOptions())
+    changed = {name: value for name, value in plain_options(options).items() if value != usual[name]}
+    texts = [f"{n}={','.join(map(str, v)) if isinstance(v, list) else v}" for n, v in changed.items()]
+    return " ".join(texts) or "no options"
+
 
 LARGE = 2_000_000_000  # bytes of a store from which on smaller frames are suggested
 
@@ -271,3 +350,64 @@ def new_folder(target: str | Path) -> Iterator[Path]:
         with suppress(OSError):  # they hold the target, or somebody else's
             for folder in new_parents:
                 folder.rmdir()
+
+
+LABELS_AT_ONCE = 500
+EXTRAS = ("label_requests.json", "drafts")  # of people who label
+
+
+def repack(source: str | Path, target: str | Path, images: str, progress: ProgressFn = iter) -> Store:
+    """Copy a store to a new folder; returns the copy. images: how its frames are stored; see data/frame_codecs.py"""
+    wanted, target = StoreImages.parse(images), Path(target)
+    store = Store.open(source)
+    check_new(target, store.folder)
+    partial = target.with_name(f".{target.name}.repack-{store.settings.id[:8]}")
+    with _open(partial, store, wanted) as copy:
+        _copy_episodes(store, copy, progress([i for i in store.ids if i >= copy.next_id]))
+        versions = store.ledger.since(0)
+        for start in range(len(copy.ledger), len(versions), LABELS_AT_ONCE):
+            copy.ledger.copy(versions[start : start + LABELS_AT_ONCE])
+        Failures(copy.ledger).copy(Failures(store.ledger).all())
+        copy.skip_ids(store.next_id)
+        copy.set_label_order(store.settings.label_order)
+    with disk_errors(target.parent, "the copy was not completed"):
+        for name in EXTRAS:
+            _copy_extra(Folder(store.folder), Folder(partial), name)
+        if target.exists():
+            target.rmdir()  # it was empty
+        partial.rename(target)
+        sync(target.parent)
+    return Store.open(target)
+
+
+def _open(partial: Path, store: Store, images: StoreImages) -> Store:
+    """The unfinished copy, new or of an earlier command."""
+    if not is_store(partial):
+        settings = store.settings
+        capacity = {"capacity_episodes": settings.capacity_episodes, "capacity_bytes": settings.capacity_bytes}
+        return Store.create(partial, **capacity, images=images, compress_old=str(settings.compress_old))
+    copy = Store.open(partial, write=True)
+    if copy.settings.images != images:
+        copy.close()
+        raise StoreError(
+            f"{partial} is an unfinished copy with frames as {copy.settings.images}; continue it with "
+            f"--images {copy.settings.images}, or remove that folder"
+        )
+    return copy
+
+
+def _copy_episodes(store: Store, copy: Store, ids: Iterable[int]) -> None:
+    for episode_id in ids:
+        copy.skip_ids(episode_id)
+        copy.extend([store.episode(episode_id)], evict=False, copied=[store.entry(episode_id).line])
+
+
+def _copy_extra(source: Folder, target: Folder, name: str) -> None:
+    """Copy a small file, or a folder of such."""
+    if source.is_file(name):
+        target.write(name, source.read(name))
+    elif source.is_folder(name):
+        if not target.exists(name):
+            target.mkdir(name)
+        for file in source.names(name):
+            _copy_extra(source, target, f"{name}/{file}")
