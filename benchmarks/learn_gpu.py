@@ -21,7 +21,7 @@ import torch
 
 from bars import Bars
 from plaudit.data.batch import to_torch
-from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.data.weights import load_checkpoint, save_checkpoint
 from plaudit.learners.base import EncoderSpec
 from plaudit.learners.config import PpoConfig, QChunkConfig, SacConfig
 from plaudit.learners.ppo import Ppo

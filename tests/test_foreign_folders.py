@@ -17,10 +17,10 @@ import glow
 import plaudit
 from counted_stores import counted_store
 from five_judges import PushJudgeConfig, push_store
-from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.data.transfer import import_dataset
+from plaudit.data.weights import load_checkpoint, save_checkpoint
 from plaudit.encoders.others import TransformersConfig
 from plaudit.encoders.resnet import Resnet10Config
 from plaudit.encoders.small import SmallConfig

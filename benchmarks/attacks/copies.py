@@ -15,7 +15,7 @@ from attacks.sets import LENGTH
 from attacks.tally import Tally
 from attacks.watch import peak_of_all, watched
 from plaudit.data.formats.lerobot.relabel import EpisodeLabels
-from plaudit.data.labeled_copy import write_labeled_copy
+from plaudit.data.lerobot_labels import write_labeled_copy
 from plaudit.errors import PlauditError
 from plaudit.types import Labels
 

@@ -22,8 +22,8 @@ from attacks.datasets import read_one
 from attacks.hostile import BAD_JSON, BAD_YAML, VALUES, Bait
 from attacks.tally import Tally, sample
 from attacks.torch_files import HEADS, hostile_archives
-from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.normalize import Normalizer
+from plaudit.data.weights import load_checkpoint, save_checkpoint
 from plaudit.encoders import read_state_dict
 from plaudit.encoders.small import SmallConfig
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo

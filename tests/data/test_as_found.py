@@ -15,7 +15,7 @@ from conftest import counting_episode, labeled_store
 from plaudit.data import transfer
 from plaudit.data.formats import ReadOptions
 from plaudit.data.formats.video import VideoWriter
-from plaudit.data.labeled_copy import labels_of_file, write_labeled_copy
+from plaudit.data.lerobot_labels import labels_of_file, write_labeled_copy
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
 from plaudit.errors import DataError

@@ -14,7 +14,7 @@ from test_labeled_copy import file_bytes, without_images
 
 from plaudit.data.formats import decoder
 from plaudit.data.formats.lerobot.relabel import EpisodeLabels
-from plaudit.data.labeled_copy import labels_of_file, write_labeled_copy
+from plaudit.data.lerobot_labels import labels_of_file, write_labeled_copy
 from plaudit.errors import DataError
 from plaudit.processes import ForkServer
 from plaudit.types import Labels

@@ -13,7 +13,7 @@ from command import plaudit
 from conftest import counting_episode, labeled_store
 from plaudit.data.cutoffs import label_store
 from plaudit.data.formats import ReadOptions, WriteOptions
-from plaudit.data.labeled_copy import labels_of_file, labels_of_store, source_of_store, write_labeled_copy
+from plaudit.data.lerobot_labels import labels_of_file, labels_of_store, source_of_store, write_labeled_copy
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
 from plaudit.errors import BadFile, DataError

@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_sac import SPACES, bandit
 
-from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.data.weights import load_checkpoint, save_checkpoint
 from plaudit.errors import BadFile
 from plaudit.learners.config import SacConfig
 from plaudit.learners.sac import Sac

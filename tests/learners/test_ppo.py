@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.data.weights import load_checkpoint, save_checkpoint
 from plaudit.learners.config import PpoConfig
 from plaudit.learners.ppo import Ppo, gae
 from plaudit.rollout.vector import RolloutBatch

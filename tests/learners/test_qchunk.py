@@ -10,9 +10,9 @@ import torch
 from conftest import counting_episode, labeled_store
 from plaudit.config import parse
 from plaudit.data.batch import to_torch
-from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
+from plaudit.data.weights import load_checkpoint, save_checkpoint
 from plaudit.errors import ConfigError, DataError
 from plaudit.learners.config import QChunkConfig, SacConfig
 from plaudit.learners.qchunk import QChunk

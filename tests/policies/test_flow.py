@@ -11,10 +11,10 @@ import torch
 from conftest import counting_episode, labeled_store
 from plaudit.config import parse
 from plaudit.contracts import check_policy
-from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.demonstrations import Demonstrations
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
+from plaudit.data.weights import load_checkpoint, save_checkpoint
 from plaudit.errors import ConfigError, PolicyError
 from plaudit.learners.bc import ActionWindows, FlowBC, train_flow, train_flow_from_store
 from plaudit.learners.config import BCConfig

@@ -408,9 +408,9 @@ def label(
     With --to-lerobot, write next.reward, next.done and next.success into a copy of a LeRobot data set. Its videos and
     other columns stay the same.
     """
-    from plaudit.data import labeled_copy
+    from plaudit.data import lerobot_labels
     from plaudit.data.cutoffs import label_store, read_cutoffs
-    from plaudit.data.frame_signals import label_by_signals, read_frame_signals
+    from plaudit.data.lerobot_labels import label_by_signals, read_frame_signals
     from plaudit.data.store import is_store
 
     if to_lerobot is None and (source is not None or hard_links):
@@ -427,13 +427,13 @@ def label(
             raise DataError(f"{store} is not a store; leave out --by, --note, --restore and --source")
         if cutoffs is None:
             raise DataError(f"{store} is not a store; name a label file too, like {{0: 53, 1: null}}, or import it")
-        labels = labeled_copy.labels_of_file(store, read_cutoffs(cutoffs), after=after, follow_links=follow_links)
+        labels = lerobot_labels.labels_of_file(store, read_cutoffs(cutoffs), after=after, follow_links=follow_links)
         source = store
     else:
         opened = open_episodes(store)
         if to_lerobot is not None:
-            source = source or labeled_copy.source_of_store(opened)
-            labeled_copy.check_copy(source, to_lerobot, store)  # before anything is labeled
+            source = source or lerobot_labels.source_of_store(opened)
+            lerobot_labels.check_copy(source, to_lerobot, store)  # before anything is labeled
         if restore is not None:
             _restore(opened, restore)
         elif cutoffs is not None and signals:
@@ -444,12 +444,12 @@ def label(
             _print_labeled(opened, label_store(opened, read_cutoffs(cutoffs), by=by, note=note, after=after))
         elif to_lerobot is None:
             raise DataError("name a label file like {0: 53, 1: null}, or --restore an old version")
-        labels = {} if source is None else labeled_copy.labels_of_store(opened, source)
+        labels = {} if source is None else lerobot_labels.labels_of_store(opened, source)
     if to_lerobot is None or source is None:
         return
     options: dict[str, Any] = {"hard_links": hard_links, "follow_links": follow_links, "progress": progress("copying")}
     try:
-        report = labeled_copy.write_labeled_copy(source, to_lerobot, labels, reward_frame=reward_frame, **options)
+        report = lerobot_labels.write_labeled_copy(source, to_lerobot, labels, reward_frame=reward_frame, **options)
     except KeyboardInterrupt:
         stop(f"interrupted; {to_lerobot} was not written")
     tell("note", *report.notes)

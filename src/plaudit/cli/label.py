@@ -73,8 +73,7 @@ def label_(
     the command returns 1, and the next run retries it. See docs/judges.md.
     """
     from plaudit.data.formats import ReadOptions
-    from plaudit.data.frame_signals import check_signals_path
-    from plaudit.data.labeled_copy import source_of_store
+    from plaudit.data.lerobot_labels import check_signals_path, source_of_store
     from plaudit.data.store import Store, is_store
     from plaudit.data.transfer import store_beside
     from plaudit.judges.certificate import certificate_beside, certificate_status
@@ -140,7 +139,7 @@ def _write_signals(
 ) -> None:
     """Write the scores and labels of these episodes as LeRobot's frame signals."""
     from plaudit.data.formats.lerobot.signals import Meaning
-    from plaudit.data.frame_signals import write_frame_signals
+    from plaudit.data.lerobot_labels import write_frame_signals
 
     meanings = {name: Meaning(**vars(signal)) for name, signal in config.signals.items()}
     scoring = {"judge": judge.id.source, "fingerprint": judge.id.model, "rule": judge.rule.describe()}

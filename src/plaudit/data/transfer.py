@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass as parsed
 
 from plaudit.data.disk import Folder, disk_errors, sync, write_atomic
 from plaudit.data.formats import layout_of, writer
@@ -30,7 +30,6 @@ from plaudit.data.formats.base import Dataset, FormatName, LabeledEpisode, ReadO
 from plaudit.data.formats.decoder import open_in_worker
 from plaudit.data.frame_codecs import StoreImages
 from plaudit.data.ledger import Failures
-from plaudit.data.settings import is_store
 from plaudit.data.store import Store, is_store
 from plaudit.errors import BadFile, DataError, StoreError, StoreLocked, TargetNotEmpty, UnclearDataset
 from plaudit.files import Root, parse_json, readable
@@ -40,7 +39,7 @@ NAME = "source.json"
 MAX_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
+@parsed(frozen=True)
 class SourceRecord:
     """The last import of a data set into the store next to it."""
 

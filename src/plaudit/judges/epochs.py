@@ -20,8 +20,8 @@ from torch import nn
 
 from plaudit import __version__
 from plaudit.config import Config
-from plaudit.data.checkpoint import Stateful, load_checkpoint, save_checkpoint
 from plaudit.data.disk import Folder, write_atomic
+from plaudit.data.weights import Stateful, load_checkpoint, save_checkpoint
 from plaudit.errors import JudgeError
 from plaudit.files import MAX_JSON
 

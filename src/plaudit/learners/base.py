@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from plaudit.data.checkpoint import Stateful
 from plaudit.data.normalize import Normalizer
+from plaudit.data.weights import Stateful
 from plaudit.devices import Adam, tf32
 from plaudit.learners.cuda_graph import CudaGraphs, Step
 from plaudit.policies.config import CNN, ImageEncoderConfig

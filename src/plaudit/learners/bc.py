@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from plaudit.data.checkpoint import Stateful
 from plaudit.data.demonstrations import Demonstrations
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
+from plaudit.data.weights import Stateful
 from plaudit.devices import AdamW
 from plaudit.errors import PolicyError
 from plaudit.learners.config import BCConfig

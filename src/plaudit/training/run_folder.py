@@ -30,9 +30,9 @@ from typing import Any, Self
 from pydantic import BaseModel
 
 from plaudit.config import dump_yaml, load
-from plaudit.data.checkpoint import load_checkpoint, read_state, save_checkpoint
 from plaudit.data.disk import Folder, disk_errors, sync, write_atomic
 from plaudit.data.normalize import Normalizer
+from plaudit.data.weights import load_checkpoint, read_state, save_checkpoint
 from plaudit.errors import BadFile, ConfigError, TargetNotEmpty
 from plaudit.files import Root, read_metrics
 from plaudit.policies.loader import WEIGHTS_FILE, save_policy, save_policy_file

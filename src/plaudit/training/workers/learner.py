@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.data.batch import to_torch
-from plaudit.data.checkpoint import dump_checkpoint, load_dumped
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
+from plaudit.data.weights import dump_checkpoint, load_dumped
 from plaudit.errors import PlauditError, PolicyError, did_you_mean
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.simulator import NoisyJudgeConfig
