@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass as parsed
 
 from plaudit.data.disk import Folder, disk_errors, sync, write_atomic
 from plaudit.data.formats import layout_of, writer
@@ -35,11 +34,11 @@ from plaudit.errors import BadFile, DataError, StoreError, StoreLocked, TargetNo
 from plaudit.files import Root, parse_json, readable
 from plaudit.types import ProgressFn
 
-NAME = "source.json"
-MAX_BYTES = 1 << 20
+SOURCE_FILE = "source.json"
+MAX_SOURCE_BYTES = 1 << 20
 
 
-@parsed(frozen=True)
+@dataclass(frozen=True)
 class SourceRecord:
     """The last import of a data set into the store next to it."""
 
@@ -49,19 +48,19 @@ class SourceRecord:
     @classmethod
     def load(cls, store: Path) -> Self | None:
         """None if there is none; BadFile if it is not one."""
-        path = store / NAME
+        path = store / SOURCE_FILE
         if not path.exists():
             return None
         with readable(path, "this is no record of a decoded data set ({}); remove it, then the data set is read again"):
             try:
-                return TypeAdapter(cls).validate_python(parse_json(Root(store).read(path, MAX_BYTES)))
+                return TypeAdapter(cls).validate_python(parse_json(Root(store).read(path, MAX_SOURCE_BYTES)))
             except ValidationError as error:
                 problem = f"{error.errors()[0]['msg']}; remove this file, then the data set is read again"
                 raise BadFile(path, problem) from error
 
     def save(self, store: Path) -> None:
         """Replace the record."""
-        write_atomic(store / NAME, json.dumps(asdict(self)).encode())
+        write_atomic(store / SOURCE_FILE, json.dumps(asdict(self)).encode())
 
 
 def fingerprint_files(path: Path) -> str:
