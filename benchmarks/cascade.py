@@ -37,14 +37,12 @@ from plaudit.data.store import Store  # noqa: E402
 from plaudit.encoders.small import SmallConfig  # noqa: E402
 from plaudit.envs.panda import PandaConfig  # noqa: E402
 from plaudit.judges.cascade import CascadeConfig  # noqa: E402
-from plaudit.judges.classifier.config import RewardTrainConfig  # noqa: E402
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig  # noqa: E402
+from plaudit.judges.classifier.config import ClassifierJudgeConfig, RewardTrainConfig  # noqa: E402
 from plaudit.judges.config import HUMAN, JudgeConfig  # noqa: E402
-from plaudit.judges.detector import SuccessDetector  # noqa: E402
 from plaudit.judges.evaluation import load_reference_labels, score_episodes  # noqa: E402
 from plaudit.judges.guarantee import prove_rights  # noqa: E402
 from plaudit.judges.human.queue import REQUESTS  # noqa: E402
-from plaudit.judges.labeling import LabelRunner, StoreQueue  # noqa: E402
+from plaudit.judges.labeling import LabelRunner, StoreQueue, SuccessDetector  # noqa: E402
 from plaudit.judges.simulator import NoisyJudgeConfig, SimulatorJudge  # noqa: E402
 from plaudit.registry import JUDGE_REGISTRY  # noqa: E402
 from plaudit.rollout.collector import EpisodeTargets  # noqa: E402

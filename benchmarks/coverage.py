@@ -39,8 +39,7 @@ from plaudit.judges.classifier.fit import (
     held_out_predictions,
 )
 from plaudit.judges.classifier.training import CachedFeatures, TrainRun, cache_features, train_member
-from plaudit.judges.forecast import Forecast, make_forecast
-from plaudit.judges.guarantee import episode_losses
+from plaudit.judges.guarantee import Forecast, episode_losses, make_forecast
 from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect_scripted
 from plaudit.types import AnyArray

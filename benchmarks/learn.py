@@ -25,7 +25,7 @@ import numpy as np
 from bars import Bars, line_charts
 from plaudit.data.store import Store
 from plaudit.envs.panda import PandaConfig
-from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.labeling import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.scripted import record_demos
 from plaudit.rollout.vector import collect_rollout

@@ -27,8 +27,7 @@ from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.training import never_stop
-from plaudit.judges.detector import SuccessDetector
-from plaudit.judges.labeling import label_episodes
+from plaudit.judges.labeling import SuccessDetector, label_episodes
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.policies.expert import OUTCOMES, SUCCESSES, expert_act_fn
 from plaudit.rollout.vector import collect_rollout

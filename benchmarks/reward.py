@@ -30,9 +30,9 @@ from plaudit.encoders import normalize
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, split
+from plaudit.judges.classifier.judge import RewardWorker, RewardWorkerConfig
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.training import EnsembleMember, FeatureSource, OnlineFeatures, TrainRun, cache_features
-from plaudit.judges.classifier.worker import RewardWorker, RewardWorkerConfig
 from plaudit.registry import ENCODER_REGISTRY
 from plaudit.types import ByteArray, Episode, Labels
 

@@ -19,11 +19,11 @@ from plaudit.data.transfer import new_folder
 from plaudit.encoders.small import SmallConfig
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
+from plaudit.judges.classifier.config import ClassifierJudgeConfig
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.ood import START_CELLS, OodDetector
-from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.labeling import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.learners.config import SacConfig
 from plaudit.learners.sac import Sac

@@ -15,8 +15,7 @@ from plaudit.envs.adapters.gymnasium import GymnasiumConfig
 from plaudit.envs.panda import PandaConfig
 from plaudit.errors import ContractError
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.detector import SuccessDetector
-from plaudit.judges.labeling import LabelRunner, StoreQueue, stale_episodes
+from plaudit.judges.labeling import LabelRunner, StoreQueue, SuccessDetector, stale_episodes
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.learners.config import PpoConfig, QChunkConfig, SacConfig
 from plaudit.policies.config import ActorConfig

@@ -324,8 +324,8 @@ JUDGE_REGISTRY = Registry(
     builtin={
         "simulator": "plaudit.judges.simulator:SimulatorJudgeConfig",
         "noisy": "plaudit.judges.simulator:NoisyJudgeConfig",
-        "classifier": "plaudit.judges.classifier.judge_config:ClassifierJudgeConfig",
-        "progress": "plaudit.judges.classifier.judge_config:ProgressJudgeConfig",
+        "classifier": "plaudit.judges.classifier.config:ClassifierJudgeConfig",
+        "progress": "plaudit.judges.classifier.config:ProgressJudgeConfig",
         "vlm": "plaudit.judges.vlm.config:VlmJudgeConfig",
         "robometer": "plaudit.judges.published.config:RobometerConfig",
         "rynnvalue": "plaudit.judges.published.config:RynnValueConfig",

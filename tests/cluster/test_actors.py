@@ -3,7 +3,7 @@
 from glow import bright_model, demos, saved
 from plaudit.cluster.ray_workers import AutoRewardLabelerActor, ManualRewardLabelerActor
 from plaudit.data.store import Store
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
+from plaudit.judges.classifier.config import ClassifierJudgeConfig
 from plaudit.training.handles import SerialHandle
 from plaudit.training.labeling_window import LabelingWindowConfig
 from plaudit.training.replay_buffer import ReplayBuffer

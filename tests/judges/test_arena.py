@@ -17,8 +17,8 @@ from plaudit.judges.arena import (
     pairwise_wins,
     rank_entries,
 )
+from plaudit.judges.config import SUCCESS, Signal
 from plaudit.judges.published.config import TopRewardConfig
-from plaudit.judges.signals import SUCCESS, Signal
 
 SOURCES = ("human",)
 

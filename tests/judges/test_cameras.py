@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from plaudit.errors import JudgeError
-from plaudit.judges.classifier.worker import RewardManager
+from plaudit.judges.classifier.judge import RewardManager
 from plaudit.types import name_of_camera
 from tiny_reward import noise_episode, tiny_model
 

@@ -7,8 +7,7 @@ from counting import CountingSimulation
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.detector import SuccessDetector
-from plaudit.judges.labeling import label_episodes
+from plaudit.judges.labeling import SuccessDetector, label_episodes
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import collect_rollout
 from plaudit.rule import DecisionRule, release

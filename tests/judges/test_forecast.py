@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from plaudit.judges.forecast import AHEAD, FIGURES, Forecast, draw_others, make_forecast
+from plaudit.judges.guarantee import AHEAD, FIGURES, Forecast, draw_others, make_forecast
 from plaudit.judges.metrics import EpisodePrediction
 from plaudit.judges.stats import NOT_MEASURED, Interval
 from plaudit.report.judge import format_figure

@@ -11,7 +11,7 @@ from conftest import counting_episode
 from glow import bright_model, saved
 from plaudit.contracts import check_judge
 from plaudit.errors import BadFile, ConfigError, JudgeError, UnknownName
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
+from plaudit.judges.classifier.config import ClassifierJudgeConfig
 from plaudit.judges.config import CalibrationRecord, judge_warnings, load_judge_config
 from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SimulatorJudge, SimulatorJudgeConfig

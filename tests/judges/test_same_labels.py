@@ -11,9 +11,8 @@ from plaudit.cli import main
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError
 from plaudit.judges.config import save_own_judge
-from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.evaluation import compare_labels, evaluate
-from plaudit.judges.labeling import label_episodes
+from plaudit.judges.labeling import SuccessDetector, label_episodes
 from plaudit.rule import DecisionRule, release
 from plaudit.training.config_file import load_training_config
 from plaudit.training.handles import SerialHandle

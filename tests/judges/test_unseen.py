@@ -15,8 +15,8 @@ from glow import saved
 from plaudit.data.episode_keys import episode_keys, pack_keys
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
+from plaudit.judges.classifier.config import ClassifierJudgeConfig
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.evaluation import seen_keys, unseen_reference
 from plaudit.types import Labels
 from tiny_reward import tiny_model

@@ -13,8 +13,8 @@ from plaudit.data.features import FeatureCache
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
+from plaudit.encoders import EncodedFrames
 from plaudit.encoders.efficientnet import EfficientNetConfig
-from plaudit.encoders.once import EncodedFrames
 from plaudit.errors import PolicyError
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import ClassifierConfig
@@ -140,7 +140,7 @@ def test_no_update_changes_a_frozen_encoder_and_each_frame_is_encoded_once(kind:
 def test_the_memory_of_encoded_frames_is_limited(monkeypatch):
     network, seen = spec_of("cloned").frozen.networks["front"], RNG.integers(0, 256, (32, *SIZE, 3), np.uint8)
     maps, encoded = torch.arange(8.0)[:, None, None, None], []
-    monkeypatch.setattr("plaudit.encoders.once.MAX_BYTES", 10 * 4)
+    monkeypatch.setattr("plaudit.encoders.MAX_BYTES", 10 * 4)
     once = EncodedFrames.of(network)
     for start in (0, 8, 16, 24, 16, 0):
         result = once(seen[start : start + 8], lambda new: maps[: encoded.append(len(new)) or len(new)])

@@ -13,7 +13,7 @@ from plaudit.data.device_frames import DeviceFrames
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
 from plaudit.errors import ConfigError
-from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.labeling import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.learners.base import EncoderSpec
 from plaudit.learners.bc import train_flow_from_store

@@ -8,7 +8,7 @@ from counting import CountingSimulation
 from driving import Existing, drive
 from plaudit.contracts import check_robot
 from plaudit.errors import InvalidCommand, RobotError
-from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.labeling import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.limits import WORKSPACE, connect_robot

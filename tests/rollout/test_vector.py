@@ -3,7 +3,7 @@ import pytest
 
 from counting import CountingSimulation
 from plaudit.data.rewards import RewardConfig
-from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.labeling import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import RolloutBatch, collect_rollout
 from plaudit.types import Scores

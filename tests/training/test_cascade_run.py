@@ -16,7 +16,7 @@ from conftest import counting_episode
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError
 from plaudit.judges.cascade import CascadeConfig
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
+from plaudit.judges.classifier.config import ClassifierJudgeConfig
 from plaudit.judges.config import save_rights
 from plaudit.judges.guarantee import Rights
 from plaudit.judges.human.judge import HumanJudgeConfig

@@ -8,8 +8,8 @@ import glow
 from command import plaudit
 from five_judges import PushJudgeConfig, push_store
 from plaudit.judges.certificate import Certificate
+from plaudit.judges.classifier.config import ClassifierJudgeConfig
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.exam import examine
 from plaudit.training.config_file import load_training_config
 from plaudit.training.rollout_judge import describe_judge

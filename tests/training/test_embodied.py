@@ -5,8 +5,8 @@ import pytest
 
 from glow import GlowConfig, bright_model, saved
 from plaudit.data.rewards import RewardConfig
-from plaudit.judges.classifier.worker import RewardWorkerConfig
-from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.classifier.judge import RewardWorkerConfig
+from plaudit.judges.labeling import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import RolloutBatch, collect_rollout
 from plaudit.training.rollout_judge import EmbodiedRewardWorker

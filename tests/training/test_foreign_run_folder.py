@@ -9,7 +9,7 @@ import pytest
 
 import glow
 from plaudit.errors import BadFile, ForeignFile
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
+from plaudit.judges.classifier.config import ClassifierJudgeConfig
 from plaudit.judges.config import save_own_judge
 from plaudit.judges.epochs import prepare_work
 from plaudit.report.page import write_page

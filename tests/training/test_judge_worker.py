@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import glow
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
+from plaudit.judges.classifier.config import ClassifierJudgeConfig
 from plaudit.judges.simulator import SimulatorJudgeConfig
 from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.training.workers.judge import JudgeBundle

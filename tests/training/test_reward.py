@@ -20,12 +20,11 @@ from plaudit.data.store import Store
 from plaudit.encoders.small import SmallConfig
 from plaudit.errors import BadFile, JudgeError, PlauditError
 from plaudit.judges.classifier.checkpoint import RewardModel
-from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.config import RewardTrainConfig, classifier_stage
 from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.judge import load_reward_model
-from plaudit.judges.classifier.judge_config import classifier_stage
 from plaudit.judges.classifier.model import BinaryRewardClassifier
-from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.labeling import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import collect_rollout
 from plaudit.rule import threshold_of

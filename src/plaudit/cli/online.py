@@ -157,8 +157,8 @@ def _check_judge(config: Any, *, is_new: bool) -> None:
     """
     from plaudit.data.store import Store
     from plaudit.judges.certificate import certificate_status
+    from plaudit.judges.classifier.config import classifier_stage
     from plaudit.judges.classifier.judge import load_reward_model
-    from plaudit.judges.classifier.judge_config import classifier_stage
     from plaudit.judges.config import uncalibrated_warning
     from plaudit.training.rollout_judge import check_measures_progress, check_robot_judge
 

@@ -403,7 +403,7 @@ def _checksum(tree: Tree) -> str:
 
 
 QUARANTINE = "quarantine"
-NOTE = "NOTE.txt"
+NOTE = "ABOUT.txt"
 MAX_NOTE = 500  # characters of an entry's note
 
 

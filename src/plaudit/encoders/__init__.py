@@ -3,16 +3,27 @@
     encoder = Resnet10Config(weights="resnet10_params.pkl").build()
     features = encoder(normalize(frames, torch.tensor(encoder.mean), torch.tensor(encoder.std)))   # [B, C, h, w]
 
+    encoded = EncodedFrames.of(encoder)                     # a policy; an equal encoder gets the same object
+    maps = encoded(frames, encode)                          # encode is called with the frames that are new
+
 An encoder is an `nn.Module` of normalized images [B, 3, H, W] that says how many channels come out (`channels`) and
 carries its own preprocessing: `mean` and `std` of the pixels, 0 to 255, that its weights were trained with. A saved
 reward model builds it with `pretrained=False` and fills it from its own weights.
+
+A policy and a judge often have the same frozen encoder and see the same frames, so its feature maps are computed once.
+The policy makes the object. A judge looks it up by the encoder's weights, and encodes by itself if no policy has that
+encoder.
 """
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any, ClassVar, Literal, Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -24,6 +35,70 @@ from plaudit.data.formats.decoder import load_pickle
 from plaudit.data.weights import read_safetensors, read_torch
 from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root, unreadable
+from plaudit.types import ByteArray
+
+MAX_BATCH = 256  # frames at a time
+MAX_BYTES = 128_000_000  # of the maps of the newest frames
+
+
+class EncodedFrames:
+    """The feature maps of the newest frames by one frozen encoder, on the CPU."""
+
+    _shared: ClassVar["WeakValueDictionary[bytes, EncodedFrames]"] = WeakValueDictionary()
+
+    def __init__(self) -> None:
+        self._maps: OrderedDict[bytes, Tensor] = OrderedDict()
+        self._lock = Lock()
+
+    @classmethod
+    def of(cls, encoder: nn.Module) -> "EncodedFrames":
+        """That of all encoders with these weights."""
+        return cls._shared.setdefault(weights_digest(encoder), cls())
+
+    @classmethod
+    def find(cls, digest: bytes) -> "EncodedFrames | None":
+        """That of encoders with these weights, if there is one. digest: see `weights_digest`"""
+        return cls._shared.get(digest)
+
+    def __call__(self, frames: ByteArray, encode: Callable[[ByteArray], Tensor]) -> Tensor:
+        """Maps [N, C, h, w] of frames uint8 [N, H, W, 3]. encode: makes those of frames that are not here"""
+        keys = [hashlib.blake2b(frame.tobytes(), digest_size=16).digest() for frame in frames]
+        with self._lock:
+            new = list({key: n for n, key in enumerate(keys) if key not in self._maps}.items())
+            for start in range(0, len(new), MAX_BATCH):
+                part = new[start : start + MAX_BATCH]
+                maps = encode(frames[[n for _, n in part]]).cpu()
+                self._maps |= {key: one.clone() for (key, _), one in zip(part, maps, strict=True)}
+            result = torch.stack([self._maps[key] for key in keys])
+            while len(self._maps) > max(MAX_BYTES // result[0].nbytes, 1):
+                self._maps.popitem(last=False)
+        return result
+
+
+def weights_digest(module: nn.Module) -> bytes:
+    """Equal for networks of one kind with equal weights."""
+    digest = hashlib.blake2b(type(module).__name__.encode(), digest_size=16)
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.digest()
+
+
+Resampling = Literal["antialias", "bilinear"]
+
+
+def resize_images(images: Tensor, size: tuple[int, int], resampling: Resampling = "antialias") -> Tensor:
+    """uint8 [B, H, W, 3] to (height, width), rounded as in an image file: the same in training and on the robot.
+
+    resampling: "bilinear" neither looks beyond the nearest four pixels nor rounds; RLinf resizes so
+    """
+    if tuple(images.shape[1:3]) == tuple(size):
+        return images
+    if resampling == "bilinear":
+        return F.interpolate(images.permute(0, 3, 1, 2).float(), size, mode="bilinear").permute(0, 2, 3, 1)
+    x = F.interpolate(images.permute(0, 3, 1, 2).float(), size, mode="bilinear", antialias=True)
+    return x.round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+
 
 IMAGENET_MEAN: Channels = (123.675, 116.28, 103.53)
 IMAGENET_STD: Channels = (58.395, 57.12, 57.375)

@@ -21,11 +21,10 @@ from plaudit.data.store import Store
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges import stats
 from plaudit.judges.certificate import Certificate
-from plaudit.judges.config import JudgeConfig
+from plaudit.judges.config import JudgeConfig, check_compared
 from plaudit.judges.evaluation import JudgeEvaluation, frame_prediction
 from plaudit.judges.exam import examine
 from plaudit.judges.metrics import EpisodePrediction, FramePrediction, nan_to_none
-from plaudit.judges.signals import check_compared
 from plaudit.judges.stats import Interval
 from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule

@@ -1,4 +1,4 @@
-"""A judge as a file: its `type`, what it needs, its decision rule and its calibration.
+"""A judge as a file: its `type`, what it needs, its decision rule, its calibration, and what its scores mean.
 
     type: classifier
     model: runs/reward_model
@@ -8,29 +8,143 @@
 
 `plaudit train-reward` writes one next to the weights (`judge.yaml`), and every command takes that folder. A calibration
 belongs to the model it was fitted on: the record has that model's fingerprint, and there is a warning if it differs.
+
+A `Signal` is the unit, direction and bounds of a score, and which scores may be compared. A score that was scaled by
+the smallest and the largest value of its own episode ends near 1 in every episode, also in one that fails. It shows the
+order within an episode and nothing about which episode succeeds, so it is refused where episodes are compared or
+rewarded.
+
+`JudgeWithProgress` adds the values of a model of progress, for potential-based shaping
+(`judge.progress=runs/progress`). The judge alone says what succeeded; the model, which `plaudit train-progress` makes,
+says how far it is.
 """
 
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 from omegaconf import OmegaConf
 from pydantic import Field, model_validator
 
 from plaudit.config import Config, NonNegativeFloat, NonNegativeInt, dump_yaml, key_location, read_values, read_yaml
 from plaudit.data.disk import write_atomic
-from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
+from plaudit.data.rewards import RewardConfig
+from plaudit.errors import BadFile, ConfigError, JudgeError, NotAllowed, PlauditError, UnknownName, did_you_mean
 from plaudit.files import Root, read_json_object
 from plaudit.judges.calibration import CalibrationRecord, PlattScaling
 from plaudit.judges.guarantee import Rights
-from plaudit.judges.progress import JudgeWithProgress
-from plaudit.judges.signals import DEFAULT, Signal
-from plaudit.protocols import Judge, LiveJudge
+from plaudit.protocols import Judge, LiveJudge, ScoreStream
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, OodAction, PartialRule
 from plaudit.trust import from_file
+from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, Observation, Scores
+
+SUCCESS, PROGRESS = "success_prob", "progress"  # the arrays of `Scores`
+
+
+@dataclass(frozen=True)
+class Signal:
+    """The meaning of one array of scores."""
+
+    description: str
+    unit: Literal["probability", "fraction", "score"] = "probability"
+    direction: Literal["higher", "lower"] = "higher"  # which values are better
+    bounds: tuple[float, float] = (0.0, 1.0)
+    scope: Literal["any", "task", "episode"] = "any"  # episodes whose values may be compared: any, of one task, itself
+
+
+DEFAULT: Mapping[str, Signal] = {SUCCESS: Signal("probability that the frame shows success")}
+
+
+def check_compared(config: Any) -> None:
+    """Refuse a judge whose scores mean nothing outside of their own episode, where episodes are compared.
+
+    config: a `JudgeConfig`
+    """
+    if config.signals[SUCCESS].scope == "episode":
+        raise JudgeError(
+            f"judge '{config.type}' scales its scores by the smallest and the largest of each episode, so a failure "
+            "ends near 1 like a success. Episodes cannot be compared by such scores; leave the scaling out (scale=none)"
+        )
+
+
+def check_rewarded(config: Any, reward: RewardConfig) -> None:
+    """Refuse rewards that a judge's scores must not become."""
+    check_compared(config)
+    progress = config.signals.get(PROGRESS)
+    if reward.shaping and progress is not None and progress.scope == "episode":
+        raise JudgeError(
+            f"the progress of judge '{config.type}' is scaled within each episode, so it would pay failures like "
+            "successes; set reward.shaping=0, or leave the scaling out (scale=none)"
+        )
+    paid = reward.reward_type == "continuous" and reward.mode != "terminal"
+    if paid and config.signals[SUCCESS].unit != "probability":
+        raise JudgeError(
+            f"the scores of judge '{config.type}' are progress, and reward.reward_type=continuous would pay it at "
+            "every step. A policy then earns most by staying almost finished for as long as it can. Use "
+            "reward.reward_type=binary, and reward.shaping for progress: it pays only for changes, so the best policy "
+            "stays the same"
+        )
+
+
+STALLED = 0.05  # a smaller rise of progress does not count
+STALL_FRACTION = 1 / 3  # of an episode, at its end: so long without a rise is a stall
+
+
+class JudgeWithProgress:
+    """A `LiveJudge` where the judge is one: its own scores, with the progress of another."""
+
+    def __init__(self, judge: Judge, progress: LiveJudge):
+        self.judge, self.progress, self.rule = judge, progress, judge.rule
+        # Labels have both judges' numbers, so either of them changed makes other labels.
+        self.id = replace(judge.id, progress=progress.id.fingerprint)
+        self.uncalibrated = getattr(judge, "uncalibrated", judge.id.fingerprint)
+        self.warnings: Sequence[str] = getattr(judge, "warnings", ())
+        self.trained_on: str | None = getattr(judge, "trained_on", None)
+
+    def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError | None]:
+        """The first error of the two where one of them has one."""
+        answers: list[Scores | PlauditError | None] = []
+        for one, value in zip(self.judge.score(episodes), self.progress.score(episodes), strict=True):
+            if isinstance(one, Scores) and isinstance(value, Scores):
+                answers.append(replace(one, progress=value.progress))
+            else:
+                answers.append(value if isinstance(one, Scores) else one)
+        return answers
+
+    def stream(self, num_envs: int) -> "StreamWithProgress":
+        if not isinstance(self.judge, LiveJudge):
+            raise JudgeError(f"judge '{self.id.source}' scores whole episodes, and cannot follow one")
+        return StreamWithProgress(self.judge.stream(num_envs), self.progress.stream(num_envs))
+
+
+class StreamWithProgress:
+    """A `ScoreStream` of two."""
+
+    def __init__(self, judge: ScoreStream, progress: ScoreStream):
+        self._judge, self._progress = judge, progress
+
+    def reset(self, observation: Observation, mask: BoolArray | None = None) -> Scores:
+        value = self._progress.reset(observation, mask)
+        return replace(self._judge.reset(observation, mask), progress=value.progress)
+
+    def step(self, observation: Observation, info: Mapping[str, AnyArray]) -> Scores:
+        return replace(self._judge.step(observation, info), progress=self._progress.step(observation, {}).progress)
+
+
+def describe_progress(values: FloatArray) -> str:
+    """How far an episode came, and whether it stalled: '62%, stalled'."""
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return ""
+    before = values[: max(1, round(len(values) * (1 - STALL_FRACTION)))]
+    stalled = values[len(before) :].max(initial=0.0) <= before.max() + STALLED and values[-1] < 1 - STALLED
+    return f"{values[-1]:.0%}{', stalled' if stalled else ''}"
+
 
 HUMAN, CASCADE = "human", "cascade"  # the sources of a human's labels, and of a cascade's
 REFERENCE_SOURCES = (HUMAN, "simulator", "dataset", "cutoff")  # whose labels a model may learn from

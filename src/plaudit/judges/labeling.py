@@ -1,7 +1,13 @@
-"""Judges at work: from episodes to labels, and over a queue of episodes until nothing is left to label.
+"""Judges at work: success while it happens, labels of episodes, and a queue of episodes until nothing is left to label.
+
+    detector = SuccessDetector(judge, num_envs)            # a live judge and its rule, in simulation or on a robot
+    success = detector.step(observation, info)             # [N]; detector.scores has what the judge measured
 
     label_episodes(judge, episodes)                        # one answer per episode
     LabelRunner(judge, StoreQueue(store)).run()            # all stale episodes of a store, into its ledger
+
+The judge scores and the rule decides. The recorder of a running episode keeps the scores: labels are made of them
+(`plaudit.rule.labels_from_scores`) without a second look at the images.
 
 Labels are written batch by batch, so a run that is stopped loses at most one batch, and the same call resumes: an
 episode whose newest label of this source has the judge's id is not stale. An episode that the judge fails on stays
@@ -24,11 +30,48 @@ import numpy as np
 from plaudit.data.ledger import Failures, Ledger
 from plaudit.data.store import Store
 from plaudit.errors import ContractError, EpisodeNotFound, JudgeError, JudgeUnavailable, PlauditError
-from plaudit.judges.config import CASCADE, HUMAN
-from plaudit.judges.progress import describe_progress
-from plaudit.protocols import Judge
+from plaudit.judges.config import CASCADE, HUMAN, describe_progress
+from plaudit.protocols import Judge, LiveJudge
 from plaudit.rule import labels_from_scores
-from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
+from plaudit.types import AnyArray, BoolArray, Episode, JudgeId, Labels, Observation, ProgressFn, Scores
+
+
+class SuccessDetector:
+    """Says whose episode has succeeded. A rule that needs the whole episode is refused."""
+
+    def __init__(self, judge: LiveJudge, num_envs: int):
+        self.judge, self.num_envs = judge, num_envs
+        self.scores = Scores(np.full(num_envs, np.nan, np.float32))  # of the newest frames
+        self._tracker = judge.rule.tracker(num_envs)
+        self._stream = judge.stream(num_envs)
+        self._seconds, self._calls = 0.0, 0
+
+    @property
+    def id(self) -> JudgeId:
+        """Id of the judge."""
+        return self.judge.id
+
+    def reset(self, observation: Observation, mask: BoolArray | None = None) -> BoolArray:
+        """[N] success of first frames. mask: [N] the environments that start anew, where not all do."""
+        self._tracker.reset(mask)
+        self.scores = self._stream.reset(observation, mask)
+        return self._tracker.update(self.scores.success_prob, mask)
+
+    def step(self, observation: Observation, info: Mapping[str, AnyArray]) -> BoolArray:
+        """[N] success of the next frames."""
+        begun = time.perf_counter()
+        self.scores = self._stream.step(observation, info)
+        success = self._tracker.update(self.scores.success_prob)
+        self._seconds += time.perf_counter() - begun
+        self._calls += 1
+        return success
+
+    def read_step_ms(self) -> float:
+        """Milliseconds a step, of all environments together, since this was last read."""
+        mean = 1000 * self._seconds / max(self._calls, 1)
+        self._seconds, self._calls = 0.0, 0
+        return mean
+
 
 BATCH = 8  # episodes that are scored before their labels are written; a kill costs at most one batch
 RETRY_S = 20.0  # seconds before an episode that the judge failed on is tried again

@@ -30,8 +30,7 @@ from plaudit.data.transfer import new_folder
 from plaudit.judges.calibration import CalibrationRecord, Fit
 from plaudit.judges.certificate import MAX_FPR, ControlResult
 from plaudit.judges.evaluation import JudgeEvaluation, frame_prediction
-from plaudit.judges.forecast import FIGURES, Forecast
-from plaudit.judges.guarantee import Guarantee
+from plaudit.judges.guarantee import FIGURES, Forecast, Guarantee
 from plaudit.judges.labeling import group_by_message
 from plaudit.judges.metrics import (
     CalibrationCurve,

@@ -21,7 +21,7 @@ import numpy as np
 from plaudit.config import Config, Fraction, PositiveFloat
 from plaudit.data.store import Store
 from plaudit.errors import DataError, PlauditError
-from plaudit.judges.classifier.judge_config import ProgressJudgeConfig
+from plaudit.judges.classifier.config import ProgressJudgeConfig
 from plaudit.judges.evaluation import unseen_reference
 from plaudit.judges.simulator import SOURCE as SIMULATOR
 from plaudit.protocols import LiveJudge, ScoreStream

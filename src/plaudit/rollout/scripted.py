@@ -18,7 +18,7 @@ from plaudit.data.store import Store
 from plaudit.envs.panda import PandaConfig
 from plaudit.envs.panda.vec_env import TASKS
 from plaudit.errors import EnvError
-from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.labeling import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.policies.expert import OUTCOMES, SUCCESSES, check_script, expert_act_fn
 from plaudit.protocols import VecEnv

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
-from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.labeling import SuccessDetector
 from plaudit.protocols import Judge, VecEnv
 from plaudit.rule import begins_with_success, labels_from_scores
 from plaudit.types import AnyArray, BoolArray, ByteArray, Episode, FloatArray, Labels, Observation, Scores

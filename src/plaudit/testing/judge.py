@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from plaudit.errors import JudgeError, JudgeUnavailable, PlauditError
+from plaudit.judges.classifier.config import ClassifierJudgeConfig
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.testing.env import SIZE, read_picture
 from plaudit.testing.world import uniform, world
 from plaudit.training.config import EVAL_SEEDS

@@ -17,7 +17,7 @@ import numpy as np
 from plaudit.config import parse
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError
-from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.labeling import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.policies.config import CLONED
 from plaudit.registry import LEARNER_REGISTRY

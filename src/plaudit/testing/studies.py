@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from plaudit.data.store import Store
-from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.exam import examine
 from plaudit.judges.guarantee import prove_rights
-from plaudit.judges.labeling import label_episodes
+from plaudit.judges.labeling import SuccessDetector, label_episodes
 from plaudit.judges.metrics import EpisodePrediction
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import collect_rollout

@@ -17,10 +17,9 @@ from pydantic import model_validator
 
 from plaudit.config import Config
 from plaudit.errors import did_you_mean
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
-from plaudit.judges.config import HUMAN, JudgeConfig, uncalibrated_warning
+from plaudit.judges.classifier.config import ClassifierJudgeConfig
+from plaudit.judges.config import HUMAN, PROGRESS, JudgeConfig, check_rewarded, uncalibrated_warning
 from plaudit.judges.published.config import PublishedConfig
-from plaudit.judges.signals import PROGRESS, check_rewarded
 from plaudit.judges.simulator import NoisyJudgeConfig
 from plaudit.learners.config import CriticEnsembleConfig, OffPolicyConfig
 from plaudit.policies.config import CLONED

@@ -23,7 +23,7 @@ from plaudit.envs.panda import PandaConfig
 from plaudit.errors import DataError, JudgeError, TrainingError
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.config import JudgeConfig, judge_tree
-from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.labeling import SuccessDetector
 from plaudit.judges.simulator import AS_IT_SAYS, SimulatorJudge
 from plaudit.judges.stats import wilson
 from plaudit.learners.base_configs import DsrlConfig

@@ -13,7 +13,7 @@ import numpy as np
 from plaudit.data.ledger import counted_sources
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, TrainingError
-from plaudit.judges.classifier.judge_config import classifier_stage
+from plaudit.judges.classifier.config import classifier_stage
 from plaudit.judges.config import HUMAN, JudgeConfig
 from plaudit.judges.stats import ErrorBudget
 from plaudit.rule import release

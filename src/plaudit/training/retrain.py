@@ -51,9 +51,8 @@ from plaudit.errors import EpisodeNotFound, PlauditError
 from plaudit.files import read_json_object, understood
 from plaudit.judges.cascade import CascadeConfig, lot_of
 from plaudit.judges.classifier.checkpoint import RewardModel
-from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.config import ClassifierJudgeConfig, RewardTrainConfig, classifier_stage
 from plaudit.judges.classifier.judge import load_reward_model
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig, classifier_stage
 from plaudit.judges.classifier.train_job import deep_merge
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig, save_rights
 from plaudit.judges.epochs import TrainingInterrupted, Watch, never_stop

@@ -20,12 +20,10 @@ from plaudit.errors import JudgeError
 from plaudit.files import MAX_JSON
 from plaudit.judges.certificate import certificate_status
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig
-from plaudit.judges.classifier.judge import ClassifierJudge
+from plaudit.judges.classifier.judge import ClassifierJudge, RewardWorker
 from plaudit.judges.classifier.model import Size
-from plaudit.judges.classifier.worker import RewardWorker
-from plaudit.judges.detector import SuccessDetector
-from plaudit.judges.labeling import LabelRunner, StoreQueue
-from plaudit.judges.progress import JudgeWithProgress
+from plaudit.judges.config import JudgeWithProgress
+from plaudit.judges.labeling import LabelRunner, StoreQueue, SuccessDetector
 from plaudit.protocols import Judge, LiveJudge, VecEnv
 from plaudit.rollout.vector import RolloutBatch, stack_scores
 from plaudit.rule import release

@@ -29,7 +29,7 @@ from plaudit.data.frame_codecs import CodecText, ImagesText
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import ConfigError, did_you_mean
 from plaudit.judges.cascade import CascadeConfig
-from plaudit.judges.classifier.judge_config import RLinfRewardConfig
+from plaudit.judges.classifier.config import RLinfRewardConfig
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.simulator import SimulatorJudgeConfig

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from plaudit.errors import DataError, EpisodeNotFound, PlauditError
-from plaudit.judges.human.agreement import SelfAgreement
-from plaudit.judges.human.queue import QueueOrder
+from plaudit.judges.human.queue import QueueOrder, SelfAgreement
 from plaudit.judges.human.session import ACTIONS, GROUPS, Session
 from plaudit.web.episodes import traces
 

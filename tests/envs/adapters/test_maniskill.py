@@ -14,7 +14,7 @@ from envs.adapters.contract import INFINITE_STATE, check_adapted, state_size
 from plaudit.envs.adapters import SyncVecEnv
 from plaudit.envs.adapters.maniskill import BatchVecEnv, ManiSkillConfig, flatten, unbatch
 from plaudit.errors import EnvError, InvalidAction, UnknownName
-from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.labeling import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import collect_rollout
 

@@ -15,10 +15,9 @@ from plaudit.encoders.small import SmallConfig
 from plaudit.errors import BadFile
 from plaudit.judges.classifier import ood as ood_module
 from plaudit.judges.classifier.checkpoint import OOD_FILE, RewardModel
-from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.config import ClassifierJudgeConfig, RewardTrainConfig
 from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.classifier.ood import (
     START_CELLS,
     EpisodeView,

@@ -11,13 +11,12 @@ from command import plaudit
 from glow import bright_model, saved
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
+from plaudit.judges.classifier.config import ClassifierJudgeConfig, ProgressJudgeConfig
 from plaudit.judges.classifier.dataset import RewardDataset
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig, ProgressJudgeConfig
-from plaudit.judges.config import load_named_judge
+from plaudit.judges.config import JudgeWithProgress, describe_progress, load_named_judge
 from plaudit.judges.controls import frozen_frame, time_reversed
 from plaudit.judges.metrics import value_order
-from plaudit.judges.progress import JudgeWithProgress, describe_progress
 from plaudit.types import FloatArray, Labels, Observation
 from sliding_square import sliding_episode, sliding_store
 from tiny_reward import noise_episode, tiny_model

@@ -9,8 +9,7 @@ import torch
 from plaudit.data.transfer import new_folder
 from plaudit.errors import JudgeError, TargetNotEmpty
 from plaudit.judges.classifier.checkpoint import RewardModel
-from plaudit.judges.classifier.judge import load_reward_model
-from plaudit.judges.classifier.worker import RewardManager, RewardWorker, RewardWorkerConfig
+from plaudit.judges.classifier.judge import RewardManager, RewardWorker, RewardWorkerConfig, load_reward_model
 from plaudit.types import Observation
 from tiny_reward import SIZE, noise_episode, tiny_model
 

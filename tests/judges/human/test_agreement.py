@@ -5,8 +5,7 @@ import pytest
 
 from counted_stores import counted_store
 from plaudit.data.store import Store
-from plaudit.judges.human.agreement import SelfAgreement
-from plaudit.judges.human.queue import Queue, uncertainty
+from plaudit.judges.human.queue import Queue, SelfAgreement, uncertainty
 from plaudit.judges.human.session import Session, replay_actions
 from plaudit.rule import DecisionRule
 from plaudit.types import JudgeId, Labels, Scores

@@ -12,7 +12,7 @@ from PySide6.QtGui import QImage
 
 from counted_stores import add_episode, counted_store, judged, open_window
 from plaudit.data.store import Store
-from plaudit.judges.human import style
+from plaudit.judges.human import palette
 from plaudit.judges.human.session import ACTIONS, Session, replay_actions
 from plaudit.judges.human.timeline import x_of
 from plaudit.types import Episode
@@ -47,7 +47,7 @@ def test_the_strip_has_a_colour_for_each_label(window):
     window._draw_episode()
     strip = window.timeline
     seen = [color_at(strip, x_of(n, 5, strip.width()) + 9, 60) for n in (1, 2)]
-    assert seen == [style.TIMELINE_FAILURE, style.TIMELINE_SUCCESS]
+    assert seen == [palette.TIMELINE_FAILURE, palette.TIMELINE_SUCCESS]
 
 
 def test_a_judges_probability_is_a_curve_over_the_strip_with_its_threshold(qtbot, folder):
@@ -107,7 +107,7 @@ def test_the_frame_around_the_picture_says_the_label(window):
     for name in ("clear", "label_failure", "label_success"):
         window.act(name)
         seen.append(color_at(window.cameras, place.left() - 2, place.center().y()))
-    assert seen == [style.UNLABELED, style.FAILURE, style.SUCCESS]
+    assert seen == [palette.UNLABELED, palette.FAILURE, palette.SUCCESS]
 
 
 def test_four_cameras_of_two_shapes_stand_beside_each_other_without_overlap(qtbot, tmp_path):

@@ -12,8 +12,8 @@ from numpy.testing import assert_allclose
 from safetensors.torch import load_file, save_file
 
 from plaudit.errors import PlauditError
+from plaudit.judges.config import PROGRESS, SUCCESS
 from plaudit.judges.published.config import RewindConfig, SarmConfig
-from plaudit.judges.signals import PROGRESS, SUCCESS
 from plaudit.types import Episode
 from small_rewards import (
     GAP,

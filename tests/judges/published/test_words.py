@@ -10,10 +10,10 @@ from numpy.testing import assert_allclose
 from plaudit.contracts import check_judge
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import JudgeError
+from plaudit.judges.config import check_compared, check_rewarded
 from plaudit.judges.published.config import RoboRewardConfig, TopRewardConfig
 from plaudit.judges.published.frames import even_frames, fit_pixels, fit_video, frames_by_time, timestamps
 from plaudit.judges.published.words import RUBRIC, parse_score
-from plaudit.judges.signals import check_compared, check_rewarded
 from published_folders import call, last_hidden, resized, tiny_model
 from tiny_vlm import moving
 

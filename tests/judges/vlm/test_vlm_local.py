@@ -6,9 +6,9 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from plaudit.contracts import check_judge
+from plaudit.encoders import resize_images
 from plaudit.errors import JudgeError
 from plaudit.judges.calibration import PlattScaling
-from plaudit.judges.images import resize_images
 from plaudit.judges.vlm.images import data_url, size_of
 from plaudit.judges.vlm.judge import VlmJudge
 from plaudit.judges.vlm.prompt import build_prompt, conversation

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from plaudit.encoders import resize_images
 from plaudit.errors import JudgeError
-from plaudit.judges.images import resize_images
 from plaudit.judges.vlm.chat_template import ChatTemplate
 from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.images import size_of

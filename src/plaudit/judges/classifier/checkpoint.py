@@ -33,7 +33,7 @@ from torch.nn import functional as F
 from plaudit.config import Config, FrameOffset, Number, PositiveFloat, load
 from plaudit.data.weights import fitting, numbers_at_most, read_safetensors
 from plaudit.devices import resolve_device, to_channels_last
-from plaudit.encoders.once import EncodedFrames, weights_digest
+from plaudit.encoders import EncodedFrames, weights_digest
 from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root
 from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
@@ -42,8 +42,7 @@ from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierCo
 from plaudit.judges.classifier.ood import EpisodeView, OodDetector, compared_frames, pooled, start_cells
 from plaudit.judges.config import TrainingDataInfo
 from plaudit.judges.controls import failed_controls
-from plaudit.judges.forecast import Forecast
-from plaudit.judges.guarantee import Guarantee
+from plaudit.judges.guarantee import Forecast, Guarantee
 from plaudit.types import AnyArray, Episode, FloatArray, Scores, name_of_camera
 
 ANOTHER = "these are weights of another network"

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from plaudit.data.store import Store
+from plaudit.encoders import resize_images
 from plaudit.errors import JudgeError
 from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.judges.evaluation import check_covers
-from plaudit.judges.images import resize_images
 from plaudit.types import AnyArray, ByteArray, FloatArray, ProgressFn, name_of_camera
 
 Split = Literal["train", "validation", "test"]

@@ -63,8 +63,7 @@ from plaudit.judges.classifier.ood import OodDetector, first_steps
 from plaudit.judges.classifier.training import EnsembleMember, ProgressBars, TrainRun, cache_features, train_member
 from plaudit.judges.controls import failed_controls, run_controls
 from plaudit.judges.epochs import EpochMetrics, Watch, never_stop, prepare_work, training_record
-from plaudit.judges.forecast import make_forecast
-from plaudit.judges.guarantee import Guarantee, episode_losses
+from plaudit.judges.guarantee import Guarantee, episode_losses, make_forecast
 from plaudit.judges.metrics import (
     EpisodePrediction,
     FramePrediction,

@@ -14,10 +14,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from plaudit.encoders import SpatialLearnedEmbeddings, SplitEncoder, feature_map_size, normalize
+from plaudit.encoders import SpatialLearnedEmbeddings, SplitEncoder, feature_map_size, normalize, resize_images
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.config import ClassifierConfig, RewardTrainConfig, Size
-from plaudit.judges.images import resize_images
 
 GPU_MINI_BATCH = 256  # images of a camera that go through the encoder at a time on a GPU
 # And on a CPU, which is no faster with more: 192x256 images take 0.8 GB with 32, 3.4 GB with 256.

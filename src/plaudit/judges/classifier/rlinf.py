@@ -33,7 +33,7 @@ from plaudit.errors import BadFile, ConfigError, JudgeError, TargetNotEmpty
 from plaudit.files import Root
 from plaudit.judges.calibration import PlattScaling, logit
 from plaudit.judges.classifier.checkpoint import ANOTHER, RewardModel, RewardModelConfig, build_classifier
-from plaudit.judges.classifier.judge_config import RLinfRewardConfig
+from plaudit.judges.classifier.config import RLinfRewardConfig
 from plaudit.judges.classifier.model import ClassifierConfig, module_name
 from plaudit.judges.epochs import EpochMetrics
 from plaudit.trust import from_file

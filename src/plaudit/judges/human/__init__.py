@@ -4,9 +4,8 @@
     app.py          opens a store or a data set, checks that a window can open, shows it
     session.py      the session, and everything a person can do, with its keys
     drafts.py       the labels of one episode; autosave and undo: every change is on disk before it is shown
-    queue.py        which episode comes next, how many are left, and which were requested
-    agreement.py    how far a person agrees with themselves on repeated episodes
-    palette.py      the colors of the window, the browser pages and the reports
+    queue.py        which episode comes next, how many are left, which were requested; agreement of a person's labels
+    palette.py      the colors of the window, the browser pages and the reports; the style of the window
     window.py       the window; camera_view.py, timeline.py and widgets.py are its parts
 
 The window is a process of its own that watches the store, so nothing waits for the person. This package imports Qt

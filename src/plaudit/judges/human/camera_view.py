@@ -13,7 +13,7 @@ from PySide6.QtGui import QColor, QImage, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
 from plaudit.errors import DataError
-from plaudit.judges.human import style
+from plaudit.judges.human import palette
 from plaudit.types import AnyArray, ByteArray
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class CameraView(QWidget):
             font = painter.font()
             font.setPixelSize(20)
             painter.setFont(font)
-            painter.setPen(QColor(style.TEXT_MUTED))
+            painter.setPen(QColor(palette.TEXT_MUTED))
             painter.drawText(self.rect(), Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap, self._text_shown)
         for camera, place in self.places().items():
             image = torch_frame_to_qimage(self._frames[camera], "HWC")
@@ -184,7 +184,7 @@ class CameraView(QWidget):
             painter.drawImage(place, image)
             # The colored frame outside the picture, and the camera's name in a corner.
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-            pen = QPen(QColor(style.label_color(self._annotation)), EDGE)
+            pen = QPen(QColor(palette.label_color(self._annotation)), EDGE)
             pen.setJoinStyle(Qt.PenJoinStyle.MiterJoin)
             painter.setPen(pen)
             half = EDGE / 2
@@ -193,5 +193,5 @@ class CameraView(QWidget):
                 name = painter.fontMetrics().boundingRect(camera).adjusted(-7, -3, 7, 3)
                 name.moveTopLeft(place.topLeft())
                 painter.fillRect(name, QColor(0, 0, 0, 150))
-                painter.setPen(QColor(style.TEXT))
+                painter.setPen(QColor(palette.TEXT))
                 painter.drawText(name, Qt.AlignmentFlag.AlignCenter, camera)

@@ -12,7 +12,7 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QBrush, QColor, QFontMetrics, QMouseEvent, QPainter, QPaintEvent, QPen, QPixmap, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QSlider, QWidget
 
-from plaudit.judges.human import style
+from plaudit.judges.human import palette
 from plaudit.judges.human.drafts import FrameAnnotation
 from plaudit.judges.human.session import LabelTrace
 from plaudit.types import FloatArray
@@ -53,11 +53,11 @@ class Slider(QSlider):
         painter.setPen(Qt.PenStyle.NoPen)
         middle, x = self.height() / 2, x_of(self.value(), self.maximum() + 1, self.width())
         groove = QRectF(INSET, middle - 3, self.width() - 2 * INSET, 6)
-        painter.setBrush(QColor(style.SURFACE_RAISED))
+        painter.setBrush(QColor(palette.SURFACE_RAISED))
         painter.drawRoundedRect(groove, 3, 3)
-        painter.setBrush(QColor(style.TEXT_MUTED))
+        painter.setBrush(QColor(palette.TEXT_MUTED))
         painter.drawRoundedRect(QRectF(groove.left(), groove.top(), x - groove.left(), 6), 3, 3)
-        painter.setBrush(QColor(style.TEXT_STRONG))
+        painter.setBrush(QColor(palette.TEXT_STRONG))
         painter.drawEllipse(QPointF(x, middle), 9, 9)
 
 
@@ -121,11 +121,11 @@ class Timeline(QWidget):
         if self._selection is not None:
             cells = self._cells(*self._selection).adjusted(1, 1, -1, -1)
             painter.fillRect(cells, QColor(255, 255, 255, 60))
-            painter.setPen(QPen(QColor(style.TEXT_STRONG), 2, Qt.PenStyle.DashLine))
+            painter.setPen(QPen(QColor(palette.TEXT_STRONG), 2, Qt.PenStyle.DashLine))
             painter.drawRect(cells)
         x = x_of(self._frame, self._count, self.width())
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        for color, width in ((style.BACKGROUND, 4), (style.TEXT_STRONG, 2)):  # the playhead, with a dark edge
+        for color, width in ((palette.BACKGROUND, 4), (palette.TEXT_STRONG, 2)):  # the playhead, with a dark edge
             painter.setPen(QPen(QColor(color), width))
             painter.drawLine(QPointF(x, 0), QPointF(x, CELLS))
 
@@ -156,24 +156,24 @@ class Timeline(QWidget):
 
     def _draw_cells(self, painter: QPainter) -> None:
         for first, last, value in self._annotation.runs:
-            color = style.label_color(value, style.TIMELINE_SUCCESS, style.TIMELINE_FAILURE)
+            color = palette.label_color(value, palette.TIMELINE_SUCCESS, palette.TIMELINE_FAILURE)
             painter.fillRect(self._cells(first, last), QColor(color))
             if value != value and self._annotation.excluded:
-                painter.fillRect(self._cells(first, last), QBrush(style.TEXT_MUTED, Qt.BrushStyle.DiagCrossPattern))
+                painter.fillRect(self._cells(first, last), QBrush(palette.TEXT_MUTED, Qt.BrushStyle.DiagCrossPattern))
             elif value != value:
-                painter.fillRect(self._cells(first, last), QBrush(style.BORDER, Qt.BrushStyle.BDiagPattern))
+                painter.fillRect(self._cells(first, last), QBrush(palette.BORDER, Qt.BrushStyle.BDiagPattern))
         if cutoff := self._annotation.cutoff:  # a line with two arrowheads where success begins
             x = self._cells(cutoff, cutoff).left()
-            painter.setPen(QPen(QColor(style.TEXT_STRONG), 1))
+            painter.setPen(QPen(QColor(palette.TEXT_STRONG), 1))
             painter.drawLine(QPointF(x, 0), QPointF(x, CELLS))
             painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(QColor(style.TEXT_STRONG))
+            painter.setBrush(QColor(palette.TEXT_STRONG))
             for edge, tip in ((0, 8), (CELLS, CELLS - 8)):
                 painter.drawPolygon(QPolygonF([QPointF(x - 6, edge), QPointF(x + 6, edge), QPointF(x, tip)]))
         self._draw_legend(painter)
 
     def _draw_curves(self, painter: QPainter) -> None:
-        for trace, color in zip(self._traces, map(QColor, cycle(style.CURVES))):
+        for trace, color in zip(self._traces, map(QColor, cycle(palette.CURVES))):
             assert trace.curve is not None
             if trace.threshold is not None:
                 y = _y(trace.threshold)
@@ -193,10 +193,10 @@ class Timeline(QWidget):
         )
 
     def _draw_legend(self, painter: QPainter) -> None:
-        entries = [("success", style.TIMELINE_SUCCESS), ("no success", style.TIMELINE_FAILURE)]
+        entries = [("success", palette.TIMELINE_SUCCESS), ("no success", palette.TIMELINE_FAILURE)]
         unlabeled = "excluded" if self._annotation.excluded else "not labeled"
-        entries += [(unlabeled, style.UNLABELED)] if self._annotation.num_unlabeled else []
-        for trace, color in zip(self._traces, cycle(style.CURVES)):
+        entries += [(unlabeled, palette.UNLABELED)] if self._annotation.num_unlabeled else []
+        for trace, color in zip(self._traces, cycle(palette.CURVES)):
             at = "" if trace.threshold is None else f", threshold {trace.threshold:.2g}"
             dotted = "" if trace.progress is None else ", progress dotted"
             entries.append((f"P of {trace.source}{at}{dotted}", color))
@@ -208,7 +208,7 @@ class Timeline(QWidget):
             curve = number >= len(entries) - len(self._traces)
             painter.fillRect(QRectF(x, middle - (1.5 if curve else 5), 16 if curve else 10, 3 if curve else 10), color)
             x += 22 if curve else 16
-            painter.setPen(QColor(style.TEXT_MUTED))
+            painter.setPen(QColor(palette.TEXT_MUTED))
             painter.drawText(QPointF(x, middle + metrics.ascent() / 2 - 1), words)
             x += metrics.horizontalAdvance(words) + 20
 

@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from plaudit.judges.human import style
+from plaudit.judges.human import palette
 from plaudit.judges.human.camera_view import ASSUMED_FPS, Player
 from plaudit.judges.human.session import ACTIONS, GROUPS, Session
 
@@ -187,7 +187,7 @@ class StatusBar(QWidget):
 
     def tell(self, words: str, problem: bool = False) -> None:
         self.words.setText(words)
-        self.words.setStyleSheet(f"color: {style.WARNING if problem else style.TEXT}")
+        self.words.setStyleSheet(f"color: {palette.WARNING if problem else palette.TEXT}")
 
     def show_saved(self, when: float | None) -> None:
         self.saved.setText("" if when is None else f"✓ saved {time.strftime('%H:%M:%S', time.localtime(when))}")
@@ -210,10 +210,10 @@ def _key_table() -> str:
     """A column for each group of actions, as rich text."""
     columns = []
     for title, actions in GROUPS.items():
-        rows = [f"<tr><th colspan=2 align=left style='color: {style.TEXT_MUTED}'>{title.upper()}</th></tr>"]
+        rows = [f"<tr><th colspan=2 align=left style='color: {palette.TEXT_MUTED}'>{title.upper()}</th></tr>"]
         for action in actions:
             signs = [SIGNS.get(key) or key for key in action.keys[:2]]
-            box = f"<b style='background-color: {style.SURFACE_RAISED}'>&nbsp;"
+            box = f"<b style='background-color: {palette.SURFACE_RAISED}'>&nbsp;"
             keys = "&nbsp; ".join(f"{box}{escape(sign)}&nbsp;</b>" for sign in signs)
             rows.append(f"<tr><td>{keys}</td><td>{escape(action.description)}</td></tr>")
         columns.append(f"<td><table cellpadding=5>{''.join(rows)}</table></td>")

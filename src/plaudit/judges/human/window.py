@@ -17,7 +17,7 @@ from PySide6.QtGui import QCloseEvent, QColor, QKeyEvent, QKeySequence, QResizeE
 from PySide6.QtWidgets import QAbstractItemView, QFrame, QHBoxLayout, QLabel, QListView, QVBoxLayout, QWidget
 
 from plaudit.errors import PlauditError
-from plaudit.judges.human import style
+from plaudit.judges.human import palette
 from plaudit.judges.human.camera_view import CameraView, Player
 from plaudit.judges.human.drafts import SOURCE, FrameAnnotation
 from plaudit.judges.human.session import ACTIONS, BY_KEY, ActionLog, LabelTrace, Session
@@ -54,7 +54,7 @@ class QueueModel(QAbstractListModel):
         if role == Qt.ItemDataRole.DisplayRole:
             return self._text(episode_id)
         muted = role == Qt.ItemDataRole.ForegroundRole and not queue.needs_label(episode_id)
-        return QColor(style.TEXT_MUTED) if muted else None
+        return QColor(palette.TEXT_MUTED) if muted else None
 
     def refresh(self) -> None:
         """Reset the model if the number of rows changed: Qt then lays out all of them again."""
@@ -102,9 +102,9 @@ class Sidebar(QFrame):
         column.setContentsMargins(16, 16, 10, 12)
 
     def show_traces(self, traces: list[LabelTrace]) -> None:
-        colors = {id(o): color for o, color in zip([o for o in traces if o.curve is not None], cycle(style.CURVES))}
+        colors = {id(o): color for o, color in zip([o for o in traces if o.curve is not None], cycle(palette.CURVES))}
         lines = [_paragraph(trace, colors.get(id(trace))) for trace in traces]
-        self.traces.setText("".join(lines) or f"<span style='color:{style.TEXT_MUTED}'>none</span>")
+        self.traces.setText("".join(lines) or f"<span style='color:{palette.TEXT_MUTED}'>none</span>")
 
     def show_queue(self) -> None:
         """Show the rows of the queue and mark the open one."""
@@ -121,7 +121,7 @@ def _paragraph(trace: LabelTrace, color: str | None) -> str:
     remark = f", {escape(trace.remark)}" if trace.remark else ""
     return (
         f"<p style='margin: 0 0 7px 0'>{curve}<b>{escape(trace.source)}</b>: {trace.annotation.summary}<br>"
-        f"<span style='color:{style.TEXT_MUTED}'>{ago(time.time() - trace.time)}{remark}</span></p>"
+        f"<span style='color:{palette.TEXT_MUTED}'>{ago(time.time() - trace.time)}{remark}</span></p>"
     )
 
 
@@ -215,7 +215,7 @@ class LabelWindow(QWidget):
     def _build(self) -> None:
         where = str(self.session.store.folder) + (f"  ·  {self.session.name}" if self.session.name else "")
         self.setWindowTitle(f"{self.session.store.folder.name} · Plaudit")
-        self.setStyleSheet(style.STYLE)
+        self.setStyleSheet(palette.STYLE)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.resize(1320, 900)
         self.header, self.cameras, self.sidebar = HeaderBar(), CameraView(), Sidebar(self.session)

@@ -1,7 +1,7 @@
 """Published robot reward models as judges (docs/published_judges.md).
 
 config.py        what a user sets of each, without torch
-signals.py       what the scores mean: unit, direction, bounds, which of them may be compared
+judges.config    what the scores mean: unit, direction, bounds, which of them may be compared
 weights.py       their folders: shards, prefixes of names, adapters; heads, token rows and counts come from the files
 frames.py        which frames a prompt shows, and their size in pixels
 tree.py          all prompts of an episode in one pass

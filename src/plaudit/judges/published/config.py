@@ -19,8 +19,7 @@ from plaudit.config import (
     SmallInt,
 )
 from plaudit.judges.certificate import certificate_beside
-from plaudit.judges.config import JudgeConfig
-from plaudit.judges.signals import PROGRESS, SUCCESS, Signal
+from plaudit.judges.config import PROGRESS, SUCCESS, JudgeConfig, Signal
 
 Rate = Annotated[float, Field(gt=0, le=120)]  # frames per second
 

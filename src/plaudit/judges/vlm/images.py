@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from plaudit.judges.images import resize_images
+from plaudit.encoders import resize_images
 from plaudit.judges.vlm.prompt import FramePrompt
 from plaudit.types import ByteArray
 

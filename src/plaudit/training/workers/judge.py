@@ -18,7 +18,7 @@ from plaudit.data.store import Store
 from plaudit.errors import WorkerLost
 from plaudit.files import Root
 from plaudit.judges.cascade import CascadeConfig
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
+from plaudit.judges.classifier.config import ClassifierJudgeConfig
 from plaudit.judges.config import JudgeConfig, judge_warnings
 from plaudit.judges.labeling import RETRY_S, LabelQueue, LabelRunner, LabelStats
 from plaudit.judges.published.config import PublishedConfig

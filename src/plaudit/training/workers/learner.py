@@ -18,7 +18,7 @@ from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.weights import dump_checkpoint, load_dumped
 from plaudit.errors import PlauditError, PolicyError, did_you_mean
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
+from plaudit.judges.classifier.config import ClassifierJudgeConfig
 from plaudit.judges.simulator import NoisyJudgeConfig
 from plaudit.learners.base_configs import DsrlConfig
 from plaudit.learners.resets import CriticLearner, extra_updates, relearning
