@@ -117,7 +117,7 @@ WITHOUT_TORCH = [
     "training.config_file",
     "training.labeling_window",
     "policies.scripted",
-    "judges.classifier.judge_config",
+    "judges.classifier.config",
     "data.transfer",
     "cli",
 ]
