@@ -25,7 +25,7 @@ import vlm
 from bars import Bars
 from plaudit.data.batch import to_torch
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
-from plaudit.learners.base_configs import ExpoConfig, WeightedBcConfig
+from plaudit.learners.config import ExpoConfig, WeightedBcConfig
 from plaudit.policies.config import FlowConfig, VelocityNetConfig
 from plaudit.policies.flow import FlowPolicy
 from plaudit.policies.loader import save_policy

@@ -15,7 +15,7 @@ from plaudit.data.demonstrations import InterventionConfig
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.data.replay import ReplaySampler
 from plaudit.errors import ConfigError, PolicyError, TrainingError
-from plaudit.learners.base_configs import DsrlConfig, ExpoConfig, SteerConfig, WeightedBcConfig
+from plaudit.learners.config import DsrlConfig, ExpoConfig, SteerConfig, WeightedBcConfig
 from plaudit.learners.dsrl import Dsrl
 from plaudit.learners.expo import Expo
 from plaudit.learners.steer import Steer

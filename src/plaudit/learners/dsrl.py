@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from plaudit.devices import Adam
 from plaudit.learners.base import EVAL_SEED, act_by_chunks, make_adam, optimizer_step, sample_critics, soft_update
-from plaudit.learners.base_configs import DsrlConfig
+from plaudit.learners.config import DsrlConfig
 from plaudit.learners.resets import CriticLearner
 from plaudit.policies.config import DsrlPolicyConfig
 from plaudit.policies.flow import clip_actions

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from plaudit.devices import Adam
 from plaudit.learners.base import EVAL_SEED, act_by_chunks, make_adam, optimizer_step, sample_critics, soft_update
-from plaudit.learners.base_configs import SteerConfig
+from plaudit.learners.config import SteerConfig
 from plaudit.learners.resets import CriticLearner
 from plaudit.policies.config import CriticConfig, SteerPolicyConfig
 from plaudit.policies.flow import clip_actions

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from plaudit.data.normalize import Normalizer
 from plaudit.devices import Adam
 from plaudit.learners.base import EVAL_SEED, LearnerBase, act_by_chunks, make_adam, optimizer_step
-from plaudit.learners.base_configs import WeightedBcConfig
+from plaudit.learners.config import WeightedBcConfig
 from plaudit.policies.config import FlowConfig
 from plaudit.policies.flow import NONE, clip_actions, matching_loss, with_flag
 from plaudit.policies.networks import Encoder, Linear, ObsTensors, mlp

@@ -26,7 +26,7 @@ from plaudit.judges.config import JudgeConfig, judge_tree
 from plaudit.judges.labeling import SuccessDetector
 from plaudit.judges.simulator import AS_IT_SAYS, SimulatorJudge
 from plaudit.judges.stats import wilson
-from plaudit.learners.base_configs import DsrlConfig
+from plaudit.learners.config import DsrlConfig
 from plaudit.policies.loader import POLICY_FILE, WEIGHTS_FILE, PolicySpec, load_policy, read_weights
 from plaudit.policies.networks import load_components
 from plaudit.protocols import Learner, LiveJudge, VecEnv

@@ -12,7 +12,7 @@ from plaudit.data.store import Store
 from plaudit.devices import resolve_device
 from plaudit.errors import ContractError, TrainingError
 from plaudit.learners.base import EncoderSpec, torch_threads
-from plaudit.learners.base_configs import FromBaseConfig
+from plaudit.learners.config import FromBaseConfig
 from plaudit.policies.config import CLONED
 from plaudit.policies.loader import FROZEN_FILE, read_weights, write_weights
 from plaudit.policies.networks import FROZEN, load_components, weights_of

@@ -17,7 +17,7 @@ from typing import Any
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import TrainingError
-from plaudit.learners.base_configs import FromBaseConfig
+from plaudit.learners.config import FromBaseConfig
 from plaudit.policies.loader import ALLOW_UNTRAINED, load_policy
 from plaudit.training.config import TrainingConfig
 from plaudit.training.run_folder import RunFolder
