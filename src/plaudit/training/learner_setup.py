@@ -70,7 +70,7 @@ def frozen_encoder(
     encoder = config.policy.encoder
     if not encoder.is_frozen or not env_spec.cameras:
         return None
-    from plaudit.learners.clone import clone_encoder
+    from plaudit.learners.bc import clone_encoder
     from plaudit.policies.pretrained import FrozenEncoder
 
     device = resolve_device(config.run.device)
