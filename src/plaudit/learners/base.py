@@ -2,11 +2,22 @@
 
 An algorithm's file holds its networks, its losses and its config; a learner of your own may derive from `LearnerBase`
 too, or implement `plaudit.protocols.Learner` without it.
+
+On a GPU an update is a CUDA graph: it is launched at once, instead of some hundred kernels one after the other. The
+first update with a batch of a new shape is captured. Later ones copy their batch to the captured one's place and
+replay. The same kernels run in the same order, with the same random numbers.
+
+Critics start anew after labels were corrected, or at intervals where there are many updates per step. Critics that were
+trained on wrong labels keep some of them after the labels are corrected, and critics that are trained often on few
+episodes overfit them (arXiv 2205.07802). A reset gives the critics new weights and forgets the moments of their
+optimizer. Their image encoders stay. Then only the critics learn for a while, from replay with the labels as they are
+now: the actor does not follow untrained critics, and the robot keeps its policy. Everything follows from the number of
+updates and from the ledger, so a resumed run makes the same resets.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +27,11 @@ from torch import Tensor, nn
 from plaudit.data.normalize import Normalizer
 from plaudit.data.weights import Stateful
 from plaudit.devices import Adam, tf32
-from plaudit.learners.cuda_graph import CudaGraphs, Step
 from plaudit.policies.config import CNN, ImageEncoderConfig
 from plaudit.policies.networks import (
+    CriticEnsemble,
     Encoder,
+    Linear,
     ObsTensors,
     cut_patches,
     obs_to_tensors,
@@ -34,6 +46,94 @@ from plaudit.types import Batch, EnvSpec, FloatArray, Observation, PolicyWeights
 
 if TYPE_CHECKING:
     from plaudit.policies.pretrained import FrozenEncoder
+
+
+WARMUP = 3  # updates before a capture, in which libraries choose kernels and allocate memory
+
+Step = Callable[..., Mapping[str, Tensor]]  # (batch, **options) -> metrics
+
+
+@dataclass(frozen=True)
+class _Captured:
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor]
+    names: list[str]
+    metrics: Tensor  # [names]
+
+
+class CudaGraphs:
+    """The captured updates of one learner. Drop it when a checkpoint is loaded: optimizers then have new tensors."""
+
+    def __init__(self, learner: Any):
+        self._learner = learner
+        self._captured: dict[Any, _Captured] = {}
+
+    def __call__(self, step: Step, batch: Any, **options: bool) -> dict[str, Tensor]:
+        """`step(batch, **options)`, a method of the learner."""
+        tensors = list(_tensors(batch))
+        key = (step.__name__, *options.items(), *(tensor.shape for tensor in tensors))
+        if key not in self._captured:
+            self._captured[key] = self._capture(step, batch, options)
+        captured = self._captured[key]
+        for place, tensor in zip(captured.inputs, tensors, strict=True):
+            place.copy_(tensor, non_blocking=True)
+        captured.graph.replay()
+        return dict(zip(captured.names, captured.metrics.clone().unbind(), strict=True))
+
+    def _capture(self, step: Step, batch: Any, options: dict[str, bool]) -> _Captured:
+        inputs = _clone(batch)
+        optimizers = self._learner.optimizers.values()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["capturable"] = True
+        saved, rng = {id(t): t.detach().clone() for t in self._state()}, self._learner.rng.get_state()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+            with torch.cuda.stream(stream):
+                for _ in range(WARMUP):
+                    step(inputs, **options)
+            torch.cuda.current_stream().wait_stream(stream)
+            with torch.no_grad():
+                for tensor in self._state():  # moments that had not existed start at zero
+                    before = saved.get(id(tensor))
+                    tensor.zero_() if before is None else tensor.copy_(before)
+            self._learner.rng.set_state(rng)
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            graph = torch.cuda.CUDAGraph()
+            graph.register_generator_state(self._learner.rng)
+            with torch.cuda.graph(graph):
+                metrics = step(inputs, **options)
+                packed = torch.stack([number.float() for number in metrics.values()])
+        return _Captured(graph, list(_tensors(inputs)), list(metrics), packed)
+
+    def _state(self) -> Iterator[Tensor]:
+        """All tensors that an update changes."""
+        yield from self._learner.net.parameters()
+        yield from self._learner.net.buffers()
+        for optimizer in self._learner.optimizers.values():
+            for moments in optimizer.state.values():
+                yield from moments.values()
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in a batch: a dataclass of tensors, maps of tensors and other such dataclasses."""
+    if isinstance(value, Tensor):
+        yield value
+        return
+    parts = value.values() if isinstance(value, Mapping) else (getattr(value, field.name) for field in fields(value))
+    for part in parts:
+        yield from _tensors(part)
+
+
+def _clone(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, Mapping):
+        return {name: _clone(part) for name, part in value.items()}
+    return replace(value, **{field.name: _clone(getattr(value, field.name)) for field in fields(value)})
+
 
 # Called with the parameters whose gradients are about to be used, so that data-parallel workers average theirs.
 GradSync = Callable[[list[nn.Parameter]], None]
@@ -202,3 +302,82 @@ def torch_threads(count: int | None, *, images: bool) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+STATE = "resets"  # of a learner, among dumped tensors
+
+
+class CriticLearner(LearnerBase):
+    """Base of `Sac` and `QChunk`."""
+
+    extra_updates = 0  # due after resets by relabeling, over the whole run
+    _relearn_until = 0  # the version up to which only the critics learn
+    _label_changes = 0  # that were taken into account
+
+    @property
+    def critics(self) -> Sequence[tuple[nn.Module, nn.Module]]:
+        """Each critic with its target network."""
+        raise NotImplementedError
+
+    @property
+    def relearning(self) -> bool:
+        """Whether the critics are too new for a policy to follow them."""
+        return self.version < self._relearn_until
+
+    def count_update(self) -> bool:
+        """Begin an update; resets the critics at their interval. Returns whether a policy may follow them."""
+        every = self.config.resets.every
+        if every is not None and self.version and self.version % every == 0:
+            self.reset_critics()
+        follows = not self.relearning
+        self.version += 1
+        return follows
+
+    def take_label_changes(self, changes: int, episodes: int) -> None:
+        """Reset the critics if enough labels were corrected since they were last reset for this reason.
+
+        changes: how often a later label changed the success of an episode, over the whole run
+        episodes: that have a label
+        """
+        share = self.config.resets.relabeled
+        if share is None or changes - self._label_changes < max(1, share * episodes):
+            return
+        self._label_changes = changes
+        if self.version:  # nothing is learned yet otherwise
+            self.reset_critics()
+            self.extra_updates += self.config.resets.relearn_updates
+
+    def reset_critics(self) -> None:
+        """Give the critics new weights, in place, as CUDA graphs need it."""
+        self._relearn_until = self.version + self.config.resets.relearn_updates
+        with seeded(self.seed * 1009 + self.version):
+            for critic, target in self.critics:
+                for module in critic.modules():
+                    if isinstance(module, CriticEnsemble | Linear | nn.LayerNorm):
+                        module.reset_parameters()
+                target.load_state_dict(critic.state_dict())
+        moments = self.optimizers["critic"].state
+        for parameter in (parameter for critic, _ in self.critics for parameter in critic.parameters()):
+            for tensor in moments.get(parameter, {}).values():
+                tensor.zero_()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything needed to continue, by name; on the CPU."""
+        counts = [self.extra_updates, self._relearn_until, self._label_changes]
+        return super().state_dict() | {STATE: torch.tensor(counts)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a state of an object with the same config."""
+        super().load_state_dict(state)
+        counts = state.get(STATE, torch.zeros(3, dtype=torch.long)).tolist()  # a checkpoint of an earlier version
+        self.extra_updates, self._relearn_until, self._label_changes = counts
+
+
+def extra_updates(learner: Any) -> int:
+    """Updates of a learner that resets by relabeling have added, over the whole run."""
+    return learner.extra_updates if isinstance(learner, CriticLearner) else 0
+
+
+def relearning(learner: Any) -> bool:
+    """Whether its policy should not be published now."""
+    return isinstance(learner, CriticLearner) and learner.relearning

@@ -105,7 +105,7 @@ class OffPolicyConfig(LearnerConfig):
 
 
 class ResetConfig(Config):
-    """When critics start anew (learners/resets.py)."""
+    """When critics start anew (learners/base.py)."""
 
     every: PositiveInt | None = None  # updates; for many updates per step (utd_ratio up to 20); None: never
     # After labels changed the success of this fraction of the labeled episodes; 0: at each such change; None: never.

@@ -22,9 +22,16 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.devices import Adam
-from plaudit.learners.base import EVAL_SEED, act_by_chunks, make_adam, optimizer_step, sample_critics, soft_update
+from plaudit.learners.base import (
+    EVAL_SEED,
+    CriticLearner,
+    act_by_chunks,
+    make_adam,
+    optimizer_step,
+    sample_critics,
+    soft_update,
+)
 from plaudit.learners.config import ExpoConfig
-from plaudit.learners.resets import CriticLearner
 from plaudit.policies.config import CriticConfig, ExpoPolicyConfig
 from plaudit.policies.flow import clip_actions, matching_loss, with_flag
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors

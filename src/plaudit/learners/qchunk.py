@@ -24,6 +24,7 @@ from plaudit.devices import Adam
 from plaudit.errors import DataError
 from plaudit.learners.base import (
     EVAL_SEED,
+    CriticLearner,
     act_by_chunks,
     make_adam,
     optimizer_step,
@@ -31,7 +32,6 @@ from plaudit.learners.base import (
     soft_update,
 )
 from plaudit.learners.config import QChunkConfig
-from plaudit.learners.resets import CriticLearner
 from plaudit.policies.config import CriticConfig, QChunkPolicyConfig
 from plaudit.policies.flow import VelocityNet, best_of_n, clip_actions, matching_loss, sample_chunks
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors

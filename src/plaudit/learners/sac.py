@@ -25,9 +25,8 @@ from torch.nn import functional as F
 
 from plaudit.devices import Adam
 from plaudit.errors import TrainingError
-from plaudit.learners.base import make_adam, optimizer_step, sample_critics, soft_update
+from plaudit.learners.base import CriticLearner, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import SacConfig
-from plaudit.learners.resets import CriticLearner
 from plaudit.policies.config import ActorConfig, GaussianConfig
 from plaudit.policies.networks import (
     CriticEnsemble,

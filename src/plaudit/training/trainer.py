@@ -25,8 +25,8 @@ from plaudit.data.features import FeatureCache
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import DataError
+from plaudit.learners.base import extra_updates
 from plaudit.learners.config import FromBaseConfig
-from plaudit.learners.resets import extra_updates
 from plaudit.rollout.collector import collecting
 from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
 from plaudit.training.audit import Audit, true_success

@@ -20,8 +20,8 @@ from plaudit.data.weights import dump_checkpoint, load_dumped
 from plaudit.errors import PlauditError, PolicyError, did_you_mean
 from plaudit.judges.classifier.config import ClassifierJudgeConfig
 from plaudit.judges.simulator import NoisyJudgeConfig
+from plaudit.learners.base import CriticLearner, extra_updates, relearning
 from plaudit.learners.config import DsrlConfig
-from plaudit.learners.resets import CriticLearner, extra_updates, relearning
 from plaudit.policies.loader import PolicySpec, load_policy, read_weights
 from plaudit.policies.networks import FROZEN, load_components, weights_of
 from plaudit.training.config import TrainingConfig
