@@ -19,8 +19,7 @@ from plaudit.judges.guarantee import make_guarantee
 from plaudit.judges.metrics import EpisodePrediction, FramePrediction, JudgeMetrics, compute_metrics
 from plaudit.judges.stats import Interval
 from plaudit.report.judge import JudgeReport, live_and_offline, save_evaluation, write_judge_report
-from plaudit.report.text import format_percent
-from plaudit.report.verdict import judge_verdict
+from plaudit.report.verdict import format_percent, judge_verdict
 from plaudit.rule import DecisionRule
 from plaudit.types import Labels
 

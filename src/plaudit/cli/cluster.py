@@ -94,8 +94,7 @@ def cluster_check(
     """Check nodes and measure the connections between them; returns 1 if anything is wrong."""
     from plaudit.cluster.check import check, check_table
     from plaudit.cluster.connect import cluster_nodes, join_cluster
-    from plaudit.report.text import format_count
-    from plaudit.report.verdict import Verdict
+    from plaudit.report.verdict import Verdict, format_count
 
     with join_cluster(address, folder=folder):
         results = check([node for node in cluster_nodes() if node.alive], megabytes)

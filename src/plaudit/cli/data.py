@@ -244,8 +244,7 @@ def check(
     Without it nothing is changed, and the store may be in use.
     """
     from plaudit.data import check as checks
-    from plaudit.report.text import format_count
-    from plaudit.report.verdict import Verdict, quoted
+    from plaudit.report.verdict import Verdict, format_count, quoted
 
     if not (store / "journal").is_file():  # a damaged store is a store too
         store = episodes_folder(store)
@@ -474,8 +473,7 @@ def _restore(store: "Store", version_name: str) -> None:
 def _print_labeled(store: "Store", ids: Sequence[int]) -> None:
     import numpy as np
 
-    from plaudit.report.text import format_count
-    from plaudit.report.verdict import Verdict, quoted
+    from plaudit.report.verdict import Verdict, format_count, quoted
 
     targets = [store.ledger.history(i)[-1].labels().targets[store.episode(i).observed] for i in ids]
     frames = np.concatenate([np.zeros(0), *targets])

@@ -43,8 +43,7 @@ def doctor(
 
     Missing parts are optional. The command fails if something is broken that the built-in tasks need.
     """
-    from plaudit.report.text import format_count
-    from plaudit.report.verdict import Verdict
+    from plaudit.report.verdict import Verdict, format_count
 
     if not folder.is_dir():
         raise PlauditError(f"{folder} is not a folder; name the folder in which you will keep stores and runs")

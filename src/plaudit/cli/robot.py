@@ -40,8 +40,7 @@ def robot_check(
 ) -> None:
     """Check what a robot sends: rates, sizes and limits. Returns 1 if anything is wrong. Only --move moves it."""
     from plaudit.report.tables import check_table
-    from plaudit.report.text import format_count
-    from plaudit.report.verdict import Verdict, quoted
+    from plaudit.report.verdict import Verdict, format_count, quoted
     from plaudit.robots.check import check_motion, check_observations, check_topics
 
     config, is_ros = _load(name, params, topics, settings)

@@ -257,8 +257,7 @@ def live_view(choice: str | None, engine: Any, config: Any) -> "Iterator[LiveVie
 @contextmanager
 def _summary(engine: Any, store: Any) -> Iterator[None]:
     """At the end, print what was added to the store."""
-    from plaudit.report.text import format_count
-    from plaudit.report.verdict import Verdict, label_command
+    from plaudit.report.verdict import Verdict, format_count, label_command
     from plaudit.rollout.recording import held_warning
 
     before = len(store)

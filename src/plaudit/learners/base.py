@@ -304,7 +304,7 @@ def torch_threads(count: int | None, *, images: bool) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-STATE = "resets"  # of a learner, among dumped tensors
+RESETS = "resets"  # of a learner, among dumped tensors
 
 
 class CriticLearner(LearnerBase):
@@ -364,12 +364,12 @@ class CriticLearner(LearnerBase):
     def state_dict(self) -> dict[str, Tensor]:
         """Everything needed to continue, by name; on the CPU."""
         counts = [self.extra_updates, self._relearn_until, self._label_changes]
-        return super().state_dict() | {STATE: torch.tensor(counts)}
+        return super().state_dict() | {RESETS: torch.tensor(counts)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a state of an object with the same config."""
         super().load_state_dict(state)
-        counts = state.get(STATE, torch.zeros(3, dtype=torch.long)).tolist()  # a checkpoint of an earlier version
+        counts = state.get(RESETS, torch.zeros(3, dtype=torch.long)).tolist()  # a checkpoint of an earlier version
         self.extra_updates, self._relearn_until, self._label_changes = counts
 
 

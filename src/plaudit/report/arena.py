@@ -17,8 +17,7 @@ from plaudit.judges.arena import Disagreement, Entry, PairwiseWins
 from plaudit.judges.stats import Interval
 from plaudit.report import page
 from plaudit.report.exam import write_exam_report
-from plaudit.report.text import format_percent, format_short_interval
-from plaudit.report.verdict import Verdict
+from plaudit.report.verdict import Verdict, format_percent, format_short_interval
 
 _ABOUT_PAIRS = (
     "Share of episodes in which the judge of the row gets more frames right than the judge of the column; equal ones "

@@ -20,8 +20,7 @@ from plaudit.judges.evaluation import JudgeEvaluation
 from plaudit.judges.stats import Interval
 from plaudit.report import page, plots
 from plaudit.report.judge import JudgeReport, write_reports
-from plaudit.report.text import format_count, format_frames_interval, format_short_interval
-from plaudit.report.verdict import Verdict
+from plaudit.report.verdict import Verdict, format_count, format_frames_interval, format_short_interval
 
 Examined = Sequence[tuple[Certificate, JudgeEvaluation]]  # the best first
 

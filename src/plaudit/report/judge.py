@@ -43,7 +43,9 @@ from plaudit.judges.metrics import (
 from plaudit.judges.stats import Interval, wilson
 from plaudit.report import page, plots
 from plaudit.report.tables import key_value_table
-from plaudit.report.text import (
+from plaudit.report.verdict import (
+    Verdict,
+    describe_target,
     format_count,
     format_frames,
     format_frames_interval,
@@ -53,9 +55,9 @@ from plaudit.report.text import (
     format_share,
     format_short_interval,
     format_target,
+    judge_verdict,
     sentence_case,
 )
-from plaudit.report.verdict import Verdict, describe_target, judge_verdict
 from plaudit.types import FloatArray
 
 _MAX_TIMELINES = 12  # episodes with the largest errors, of all judges of a page

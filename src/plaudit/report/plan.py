@@ -8,7 +8,7 @@ from rich.table import Table
 from plaudit.errors import DataError
 from plaudit.judges.plan import Noise, Plan, Prediction, precision_of
 from plaudit.judges.stats import episodes_needed, upper_bound
-from plaudit.report.text import format_count
+from plaudit.report.verdict import format_count
 
 RECALLS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # that precision is asked for
 WORDS = {

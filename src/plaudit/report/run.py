@@ -35,8 +35,15 @@ from plaudit.report.outcomes import (
 )
 from plaudit.report.plots import LARGE, SMALL, Series, line_chart
 from plaudit.report.run_data import ABOUT_INTERVALS, RunData
-from plaudit.report.text import format_count, format_duration, format_ids
-from plaudit.report.verdict import CORRECTED_RATE, ERROR_LIMITS, Verdict, run_verdict
+from plaudit.report.verdict import (
+    CORRECTED_RATE,
+    ERROR_LIMITS,
+    Verdict,
+    format_count,
+    format_duration,
+    format_ids,
+    run_verdict,
+)
 
 CORRECTED = "corrected by the audit"
 _FALSE, _MISSED = ERROR_LIMITS

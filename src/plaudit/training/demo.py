@@ -36,8 +36,7 @@ from plaudit.report import page
 from plaudit.report.judge import frame_gallery, judge_blocks, summary_line
 from plaudit.report.run import write_run_report
 from plaudit.report.run_data import RunData
-from plaudit.report.text import format_duration, format_percent
-from plaudit.report.verdict import Verdict, judge_verdict, quoted, train_further
+from plaudit.report.verdict import Verdict, format_duration, format_percent, judge_verdict, quoted, train_further
 from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect_scripted
 from plaudit.training.config_file import load_training_config

@@ -16,8 +16,7 @@ from plaudit.data.store import Store
 from plaudit.errors import DataError
 from plaudit.judges.human.drafts import SOURCE as HUMAN_SOURCE
 from plaudit.judges.human.drafts import FrameAnnotation
-from plaudit.report.text import format_count, sentence_case
-from plaudit.report.verdict import Tone, Verdict, label_command, quoted
+from plaudit.report.verdict import Tone, Verdict, format_count, label_command, quoted, sentence_case
 from plaudit.rollout.run import MARK
 from plaudit.rule import threshold_of
 from plaudit.types import HUMAN, OPERATOR, AnyArray, Episode, FloatArray, Labels

@@ -15,8 +15,7 @@ from plaudit.judges.config import load_judge_config
 from plaudit.judges.evaluation import load_reference_labels, resolve_reference
 from plaudit.judges.metrics import EpisodePrediction, largest_errors
 from plaudit.judges.stats import Interval
-from plaudit.report.text import format_frames_interval
-from plaudit.report.verdict import Verdict, exam_verdict, quoted
+from plaudit.report.verdict import Verdict, exam_verdict, format_frames_interval, quoted
 from plaudit.rule import DecisionRule
 from plaudit.web.episodes import as_json
 from plaudit.web.runs import training_curve
