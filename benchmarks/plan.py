@@ -22,7 +22,7 @@ import numpy as np
 import plaudit.judges
 from bars import Bars
 from plaudit.judges.plan import TABLE_FILE, NoiseRun, PlanTable
-from plaudit.report.plan import BOTH, describe_noise, describe_prediction
+from plaudit.report.tables import BOTH, describe_noise, describe_prediction
 from plaudit.training.noise_runs import LEVELS, Setting, make_runs, recipe, settings_to_run
 
 TASKS = ("lift", "push", "pick_place")

@@ -27,7 +27,7 @@ from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
 from plaudit.errors import BadFile, DataError, EpisodeNotFound
 from plaudit.files import Root
-from plaudit.report.sheet import visualize_positives
+from plaudit.report.video import visualize_positives
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 48\n%%EndComments\nshowpage\n%%EOF\n"
 

@@ -10,7 +10,7 @@ from plaudit.errors import BadFile, DataError
 from plaudit.judges.certificate import FIGURES, Certificate
 from plaudit.judges.plan import NoiseRun, Plan, PlanTable, noise_of, noise_of_certificate, precision_of
 from plaudit.judges.stats import episodes_needed, p_value
-from plaudit.report.plan import labels_sentence, needs_sentences
+from plaudit.report.tables import labels_sentence, needs_sentences
 
 
 def runs(learner: str, **levels: dict[float, float]) -> list[NoiseRun]:

@@ -12,10 +12,9 @@ from command import plaudit
 from conftest import counting_episode
 from plaudit.data.store import Store
 from plaudit.errors import DisplayError, RolloutError, TargetNotEmpty
-from plaudit.report.rerun import save_episode, show_episode
 from plaudit.rollout.engine import EngineBase
 from plaudit.rollout.recording import NO_ACTION, EpisodeBuffer
-from plaudit.rollout.rerun import MAX_BEHIND, LiveEpisodes, RerunLog, streaming
+from plaudit.rollout.rerun import MAX_BEHIND, LiveEpisodes, RerunLog, save_episode, show_episode, streaming
 from plaudit.types import HUMAN, POLICY, EnvSpec, JudgeId, Labels, Observation, Scores
 
 SPEC = EnvSpec(2, 1, {"front": (8, 10)}, 10.0, "twin", 40)

@@ -283,7 +283,7 @@ def sheet(
     version: Count | None = None,  # Version of the labels; the one that counts when not given.
 ) -> None:
     """Draw a contact sheet of an episode, with its labels."""
-    from plaudit.report.sheet import contact_sheet, save_image
+    from plaudit.report.video import contact_sheet, save_image
 
     opened = open_episodes(store)
     content = opened.episode(episode)
@@ -303,7 +303,7 @@ def view(
     save: Annotated[Path | None, Option(metavar="FILE.rrd")] = None,  # Write a file of Rerun.
 ) -> None:
     """Show an episode with Rerun: cameras, states, actions, rewards, and the scores and labels of each judge."""
-    from plaudit.report.rerun import save_episode, show_episode
+    from plaudit.rollout.rerun import save_episode, show_episode
 
     if rerun == (save is not None):
         raise DataError("add --rerun to open the viewer, or --save FILE.rrd to write a file; plaudit serve shows pages")

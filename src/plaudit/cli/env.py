@@ -59,8 +59,7 @@ def env_view(
 
     A scripted expert acts in the built-in tasks, a random policy in the others.
     """
-    from plaudit.report.sheet import contact_sheet, save_image
-    from plaudit.report.video import save_episode_video
+    from plaudit.report.video import contact_sheet, save_episode_video, save_image
     from plaudit.rollout.scripted import play_episode
 
     path = output or Path(f"{name}.png")

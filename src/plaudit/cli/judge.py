@@ -363,8 +363,7 @@ def arena_(
     from plaudit.judges import arena
     from plaudit.judges.config import load_named_judge
     from plaudit.judges.evaluation import load_reference_labels, resolve_reference
-    from plaudit.report.arena import save_arena
-    from plaudit.report.exam import exam_table
+    from plaudit.report.exam import exam_table, save_arena
     from plaudit.report.verdict import exam_verdict
 
     check_episodes(folder)

@@ -35,7 +35,7 @@ def plan_(
     many labeled episodes prove them.
     """
     from plaudit.judges.plan import PlanTable
-    from plaudit.report.plan import judge_sentences, labels_sentence, needs_sentences, needs_table, success_table
+    from plaudit.report.tables import judge_sentences, labels_sentence, needs_sentences, needs_table, success_table
 
     cases = _cases(precision, recall, tricks, late_by, certificate)
     if words and not measure:
@@ -80,7 +80,7 @@ def _cases(
 def _measure(env: str, path: Path, jobs: int, keys: tuple[str, ...]) -> "PlanTable":
     """The runs of a file, and those that it lacks, which are added one by one."""
     from plaudit.judges.plan import PlanTable
-    from plaudit.report.plan import describe_noise
+    from plaudit.report.tables import describe_noise
     from plaudit.training.noise_runs import LEVELS, make_runs, recipe, settings_to_run
 
     table = PlanTable.load(path) if path.exists() else PlanTable(recipes={})

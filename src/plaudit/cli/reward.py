@@ -206,7 +206,7 @@ def _train(
     from plaudit.judges.classifier.dataset import check_labels
     from plaudit.judges.classifier.rlinf import save_rlinf_checkpoint
     from plaudit.judges.epochs import TrainingInterrupted
-    from plaudit.report.sheet import visualize_positives
+    from plaudit.report.video import visualize_positives
     from plaudit.training.reward_model import train_and_save, work_folder
 
     def tell_choice(choice: "Choice") -> None:

@@ -27,7 +27,6 @@ from ray.util import get_node_ip_address
 from plaudit.cluster.placement import Placement
 from plaudit.errors import PlauditError, StoreLocked, WorkerFailed, WorkerLost
 from plaudit.rollout.operator import OperatorCommand, OperatorStatus
-from plaudit.training.distributed import SINGLE, DistributedGroup, rendezvous_address
 from plaudit.training.handles import Handle, Slot
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.run_folder import RunFolder
@@ -36,7 +35,7 @@ from plaudit.training.worker_group import WorkerGroup, replay_options
 from plaudit.training.workers.env import EnvWorker
 from plaudit.training.workers.human import HumanLabelWorker
 from plaudit.training.workers.judge import JudgeWorker
-from plaudit.training.workers.learner import LearnerInfo, LearnerWorker
+from plaudit.training.workers.learner import SINGLE, DistributedGroup, LearnerInfo, LearnerWorker, rendezvous_address
 from plaudit.types import EnvSpec
 
 RESTART_FOREVER = {"max_restarts": -1, "max_task_retries": 0}  # callers repeat what they want repeated
