@@ -3,7 +3,8 @@ import pytest
 
 from conftest import counting_episode
 from plaudit.rollout.operator import OperatorStatus
-from plaudit.training.person import HelpStats, LabelTime, next_tasks, seconds_of
+from plaudit.training.monitor import HelpStats, LabelTime, next_tasks
+from plaudit.training.replay_buffer import seconds_of
 
 
 def test_what_the_robot_waits_for_comes_before_labels():

@@ -19,8 +19,8 @@ from plaudit.training.audit import CORRECTED, FALSE, MISSED
 from plaudit.training.config import TrainingConfig
 from plaudit.training.ledger_audit import SHARE
 from plaudit.training.live import REMOTE
+from plaudit.training.monitor import SPENT, next_tasks
 from plaudit.training.online_state import OnlineState
-from plaudit.training.person import SPENT, next_tasks
 
 if TYPE_CHECKING:  # with torch
     from plaudit.training.trainer import Trainer

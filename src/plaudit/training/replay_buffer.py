@@ -39,12 +39,12 @@ from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound
 from plaudit.judges.labeling import stale_episodes
 from plaudit.policies.config import History
+from plaudit.rollout.operator import GATE_S
 from plaudit.rollout.run import discarded_store, is_discarded, label_marked
 from plaudit.rule import release
 from plaudit.training.demos import copy_exclusions
 from plaudit.training.handles import Handle
-from plaudit.training.person import seconds_of
-from plaudit.types import OPERATOR, AnyArray, Batch, Episode, JudgeId, Labels
+from plaudit.types import HUMAN, OPERATOR, AnyArray, Batch, Episode, JudgeId, Labels
 
 if TYPE_CHECKING:
     from plaudit.data.device_frames import DeviceFrames
@@ -385,6 +385,13 @@ def make_sampler(
     shared |= {"trust_terminated": (options.trust_demos, True), "hold_back": (0, options.hold_back)}
     sources = (None if options.trust_demos else trusted, trusted)
     return ReplaySampler(demos, online, sources=sources, **shared)
+
+
+def seconds_of(episode: Episode) -> dict[str, float]:
+    """Metric -> seconds that each kind of work took a person in an episode; 0 if the episode's rate is unknown."""
+    corrected = int((episode.control_mode == HUMAN).sum())
+    corrected_s = corrected / episode.fps if episode.fps else 0.0
+    return {"person/time_correcting_s": corrected_s, "person/time_at_gate_s": float(episode.meta.get(GATE_S, 0.0))}
 
 
 def _online_meta(store: Store, episode_id: int) -> dict[str, Any]:
