@@ -13,7 +13,7 @@ import numpy as np
 from plaudit.data.store import Store, is_store
 from plaudit.policies.loader import read_weights
 from plaudit.robots.twin.log import read_log, read_stamp
-from plaudit.rollout.run import discarded_folder
+from plaudit.rollout.recording import discarded_folder
 from plaudit.types import EnvSpec
 
 SHORT_NS = 1_200_000_000  # of motion, that may be a reset, and half a second until the twin holds

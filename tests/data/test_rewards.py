@@ -12,7 +12,7 @@ from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
-from plaudit.rollout.run import append_marked
+from plaudit.rollout.recording import append_marked
 from plaudit.rule import DecisionRule, labels_from_scores, release
 from plaudit.types import JudgeId, Labels, Scores
 

@@ -10,8 +10,7 @@ from plaudit.errors import ConfigError, TrainingError
 from plaudit.learners.config import SacConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.robots.twin import TwinProcess
-from plaudit.rollout.chunks import chunk_problem
-from plaudit.rollout.run import load_run
+from plaudit.rollout.run import chunk_problem, load_run
 from plaudit.training.config_file import load_training_config
 from plaudit.training.learner_setup import build_learner, learner_env_spec
 from plaudit.types import EnvSpec

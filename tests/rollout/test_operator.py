@@ -27,8 +27,9 @@ from plaudit.rollout.operator import (
     listen_at_terminal,
     resolve_auto,
 )
+from plaudit.rollout.recording import discarded_folder
 from plaudit.rollout.rtc import Rtc
-from plaudit.rollout.run import RecordedEpisode, discarded_folder, record_episodes
+from plaudit.rollout.run import RecordedEpisode, record_episodes
 from plaudit.rollout.sequential import Sequential
 from plaudit.rollout.teleop import AXIS, BUTTON, EVENT, KeyboardConfig
 from pty_process import PtyProcess

@@ -8,7 +8,7 @@ import pytest
 
 from plaudit.config import parse
 from plaudit.data.store import Store
-from plaudit.rollout.run import append_marked
+from plaudit.rollout.recording import append_marked
 from plaudit.rule import DecisionRule
 from plaudit.testing.judge import write_model
 from plaudit.testing.oracle import Oracle

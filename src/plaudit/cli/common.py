@@ -274,7 +274,7 @@ def open_or_create(folder: Path, images: str | None = None) -> Iterator["Store"]
     from plaudit.data.store import Store, is_store
 
     if is_store(folder):
-        from plaudit.rollout.run import label_marked
+        from plaudit.rollout.recording import label_marked
 
         with Store.open_or_create(folder, images=images) as store:
             if store.ids:  # a command that was killed may have stored an episode without its label

@@ -26,10 +26,10 @@ from plaudit.policies.config import PolicyConfig
 from plaudit.policies.guidance import FixedPolicy, PreviousChunk
 from plaudit.processes import ParentGone, exit_with_parent, print_error, receive, receive_block, send, set_high_priority
 from plaudit.protocols import ChoosingPolicy, Policy, RefiningPolicy
-from plaudit.rollout.chunks import EXECUTION_HORIZON, chunk_problem, executed_steps
 from plaudit.rollout.control import END_OF_EPISODE
 from plaudit.rollout.engine import MAY_PASS, InferenceConfig, build_policy, error_message, validate_chunk
 from plaudit.rollout.recording import DISCARDED, EXPIRED, USED, ActionChunk, EpisodeBuffer, SharedBlock, padded
+from plaudit.rollout.run import EXECUTION_HORIZON, chunk_problem, executed_steps
 from plaudit.types import ANY_TASK, HUMAN, EnvSpec, FloatArray, PolicyWeights
 
 NUM_INFERENCES = 5  # that are timed, after one that is not

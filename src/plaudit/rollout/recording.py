@@ -1,4 +1,4 @@
-"""The memory that an episode is recorded in while it runs, shared by three processes, and its latency statistics.
+"""How an episode is recorded: the memory that three processes share while it runs, and what its mark means.
 
     control process    writes each observation and each command where the finished episode will have it
     inference process  reads frames as views of the same bytes; writes the newest chunk and its latencies
@@ -12,6 +12,10 @@ whose names outlive a SIGKILL; a ring of slots, which needs pins and a second co
 
 Each number has one writer. A reader may rely on what was written before a message that it received: a row's number on
 the pipe of ticks, or the lock of the chunk slot. The system call in between makes that hold on every CPU.
+
+An operator's mark (success or failure) is stored in the episode's meta, and becomes a label of source "operator", whose
+success starts at the last frame. A discarded episode goes to a store of its own, which nothing learns from, labels or
+counts.
 """
 
 import fcntl
@@ -22,13 +26,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from plaudit.data.store import Store
 from plaudit.errors import RolloutError
+from plaudit.protocols import InferenceEngine
 from plaudit.robots.limits import LIMIT_NAMES
-from plaudit.types import AnyArray, EnvSpec, Episode, FloatArray, Observation
+from plaudit.rollout.operator import MARK, Operator, OperatorCommand
+from plaudit.types import OPERATOR, AnyArray, EnvSpec, Episode, FloatArray, Labels, Observation
 
 ALIGNMENT = 64  # bytes between places where an array may begin
 MAX_CHUNK = 512  # actions
@@ -401,3 +409,58 @@ def _percentiles(values: AnyArray, *percents: float) -> str:
         return "-"
     parts = [f"p{percent:g} {np.percentile(values, percent):.2f}" for percent in percents]
     return ", ".join([*parts, f"max {values.max():.2f}"])
+
+
+LABELED = {OperatorCommand.SUCCESS, OperatorCommand.FAILURE}
+DISCARDED = {OperatorCommand.DISCARD, OperatorCommand.REPEAT}
+
+
+def run_episode(
+    engine: InferenceEngine, operator: Operator | None, *, task: str = "", seed: int | None = None
+) -> Iterator[Episode]:
+    """Yields one episode, with the operator's mark, or nothing where none was recorded. The gate comes before this."""
+    if operator is None:
+        yield from engine.episodes(1, task=task, seed=seed)
+        return
+    episode = None
+    try:
+        for recorded in engine.episodes(1, task=task, seed=seed, until=operator.end_reason):
+            episode = operator.finish(recorded)
+            assert episode is not None
+            yield episode
+    finally:
+        if episode is None:
+            operator.finish(None)
+
+
+def append_marked(store: Store, episode: Episode) -> int:
+    """Store an episode, and its mark as a label."""
+    episode_id = store.append(episode)
+    label_marked(store, episode_id)
+    return episode_id
+
+
+def label_marked(store: Store, episode_id: int) -> None:
+    """Write the label that an episode's mark stands for, unless the ledger has it."""
+    entry = store.entry(episode_id)
+    mark = entry.line["meta"].get(MARK)
+    if mark in LABELED and store.ledger.newest(episode_id, {OPERATOR}) is None:
+        cutoff = entry.steps if mark == OperatorCommand.SUCCESS else None
+        store.ledger.append(
+            episode_id, Labels.from_cutoff(steps=entry.steps, cutoff=cutoff, source=OPERATOR, note="at the robot")
+        )
+
+
+def is_discarded(episode: Episode) -> bool:
+    """Whether the operator discarded it."""
+    return episode.meta.get(MARK) in DISCARDED
+
+
+def discarded_folder(folder: Path) -> Path:
+    """Where the discarded episodes of a store are."""
+    return folder.with_name(f"{folder.name}_discarded")
+
+
+def discarded_store(folder: Path, capacity_bytes: int | None = None) -> Store:
+    """The store of the discarded episodes of a store, for writing; made if it does not exist."""
+    return Store.open_or_create(discarded_folder(folder), capacity_bytes=capacity_bytes)

@@ -1,12 +1,18 @@
-"""A run of `plaudit run`: its config, and its episodes, stored with the operator's marks or put aside.
+"""A run of `plaudit run`: its config, whether chunks fit, and its episodes, stored with the operator's marks.
 
     config = load_run(["robot.env.type=lift"], robot="sim", algorithm="rtc", teleop="none", robot_files={})
     with config.start(policy) as engine:
         for done in record_episodes(engine, store, 10, operator=operator):
             print(done.id, done.mark)
 
-A mark (success or failure) is stored in the episode's meta, and becomes a label of source "operator", whose success
-starts at the last frame. A discarded episode goes to a store of its own, which nothing learns from, labels or counts.
+Of H actions of a chunk s are executed before the next inference begins, and that takes d control steps:
+
+    d <= s        an inference is done before the next is due
+    s <= H - d    the next chunk is there before this one has run out
+
+This is what real-time chunking asks for (arXiv 2506.07339). Otherwise the robot stops at the end of every chunk, so
+nothing is driven like that. It is checked when a config is read, with a delay of one step, and with the measured one
+before the first episode. A learner whose critics value h actions of a chunk needs s >= h.
 """
 
 import time
@@ -21,25 +27,98 @@ from pydantic import model_validator
 
 from plaudit.config import Config, expand_type_override, load
 from plaudit.data.store import Store
-from plaudit.errors import DataError, MissingExtra, PlauditError, RolloutError, RolloutFault
+from plaudit.errors import ConfigError, DataError, MissingExtra, PlauditError, RolloutError, RolloutFault
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine
 from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.config import RobotConfig
-from plaudit.rollout.chunks import check_chunks
 from plaudit.rollout.engine import EngineBase, InferenceConfig, Reset
 from plaudit.rollout.forecast import ForecastConfig, load_forecast
 from plaudit.rollout.operator import MARK, Operator, OperatorCommand, OperatorConfig
+from plaudit.rollout.recording import append_marked, discarded_store, is_discarded, run_episode
 from plaudit.rollout.rerun import Target
 from plaudit.rollout.teleop import teleop_defaults
-from plaudit.types import OPERATOR, Episode, Labels
+from plaudit.types import Episode
+
+EXECUTION_HORIZON = "policy.inference.execution_horizon"
+
+
+def executed_steps(horizon: int, execution_horizon: int | None) -> int:
+    """Steps of a chunk to execute: as configured, or half of the chunk."""
+    return execution_horizon or max(horizon // 2, 1)
+
+
+def chunk_problem(horizon: int, execution_horizon: int | None, delay: int = 1, latency: str = "") -> str:
+    """One sentence that says which number to change; "" where chunks fit.
+
+    latency: of an inference, as text; "" where it was not measured
+    """
+    if horizon == 1:
+        return "a chunk of one action is over before the next is there; use sequential for this policy"
+    executed = executed_steps(horizon, execution_horizon)
+    if delay <= executed <= horizon - delay:
+        return ""
+    steps = f"{delay} control step{'s' if delay > 1 else ''}"
+    takes = f"takes {steps} ({latency})" if latency else f"takes at least {steps}"
+    late = executed > horizon - delay
+    why = (
+        "a chunk would run out before the next is there"
+        if late
+        else "it would still be running when the next one starts"
+    )
+    if horizon >= 2 * delay:
+        last = horizon - delay
+        fix = f"set that to {delay}" + (f" to {last}" if last > delay else "")
+        fix += f", or the policy's horizon to at least {executed + delay}" if late else ""
+    else:
+        fix = (
+            f"that needs a policy with a horizon of at least {2 * delay}, or an inference within {horizon // 2} steps: "
+            "another policy.device, or a lower policy.inference.control_hz"
+        )
+    return (
+        f"of chunks of {horizon} actions {executed} are to be executed before the next inference begins "
+        f"({EXECUTION_HORIZON}), which {takes}: {why}; {fix}"
+    )
+
+
+def backup_problem(algorithm: str, horizon: int, execution_horizon: int | None, backup_horizon: int) -> str:
+    """Why a learner's values would be of actions that are not executed; "" where the engine executes enough.
+
+    backup_horizon: actions of a chunk that the learner's backup spans
+    """
+    executed = executed_steps(horizon, execution_horizon) if algorithm == "rtc" else execution_horizon or horizon
+    if executed >= backup_horizon:
+        return ""
+    enough = f"set that to {backup_horizon} or more, " if backup_horizon < horizon or algorithm != "rtc" else ""
+    other = "write policy.inference=sequential, " if algorithm == "rtc" else ""
+    return (
+        f"the learner's backup spans {backup_horizon} actions, and {algorithm} executes {executed} of a chunk before "
+        f"the next inference ({EXECUTION_HORIZON}); {enough}{other}or shorten the backup (qchunk: "
+        f"learner.critic_horizon={executed})"
+    )
+
+
+def check_chunks(
+    algorithm: str, execution_horizon: int | None, horizon: int | None, backup_horizon: int | None = None
+) -> None:
+    """Refuse settings with which the algorithm cannot execute as much of a chunk as it has to.
+
+    horizon: actions of the policy's chunks, where that is known
+    backup_horizon: of these, how many a learner's backup spans; None: nothing learns from them
+    """
+    if horizon is None:
+        return
+    problem = "" if backup_horizon is None else backup_problem(algorithm, horizon, execution_horizon, backup_horizon)
+    if not problem and algorithm == "rtc":
+        problem = chunk_problem(horizon, execution_horizon)
+    elif not problem and algorithm == "sequential" and (execution_horizon or 1) > horizon:
+        problem = f"{EXECUTION_HORIZON} is {execution_horizon}, and chunks have {horizon} actions; lower it"
+    if problem:
+        raise ConfigError([(tuple(EXECUTION_HORIZON.split(".")), problem)])
+
 
 RETRY_S = 0.5  # between two attempts to recover robot and policy
 InferenceT = TypeVar("InferenceT", bound=InferenceConfig)
-
-
-LABELED = {OperatorCommand.SUCCESS, OperatorCommand.FAILURE}
-DISCARDED = {OperatorCommand.DISCARD, OperatorCommand.REPEAT}
 
 
 def check_algorithm(algorithm: str, config: InferenceConfig) -> None:
@@ -243,62 +322,11 @@ def attend(engine: InferenceEngine, operator: Operator) -> None:
         operator.emergency_stop = engine.emergency_stop
 
 
-def run_episode(
-    engine: InferenceEngine, operator: Operator | None, *, task: str = "", seed: int | None = None
-) -> Iterator[Episode]:
-    """Yields one episode, with the operator's mark, or nothing where none was recorded. The gate comes before this."""
-    if operator is None:
-        yield from engine.episodes(1, task=task, seed=seed)
-        return
-    episode = None
-    try:
-        for recorded in engine.episodes(1, task=task, seed=seed, until=operator.end_reason):
-            episode = operator.finish(recorded)
-            assert episode is not None
-            yield episode
-    finally:
-        if episode is None:
-            operator.finish(None)
-
-
 def _store(store: Store, episode: Episode) -> RecordedEpisode:
     if not is_discarded(episode):
         return RecordedEpisode(episode, append_marked(store, episode), store.folder)
     with discarded_store(store.folder) as discarded:
         return RecordedEpisode(episode, discarded.append(episode), discarded.folder)
-
-
-def append_marked(store: Store, episode: Episode) -> int:
-    """Store an episode, and its mark as a label."""
-    episode_id = store.append(episode)
-    label_marked(store, episode_id)
-    return episode_id
-
-
-def label_marked(store: Store, episode_id: int) -> None:
-    """Write the label that an episode's mark stands for, unless the ledger has it."""
-    entry = store.entry(episode_id)
-    mark = entry.line["meta"].get(MARK)
-    if mark in LABELED and store.ledger.newest(episode_id, {OPERATOR}) is None:
-        cutoff = entry.steps if mark == OperatorCommand.SUCCESS else None
-        store.ledger.append(
-            episode_id, Labels.from_cutoff(steps=entry.steps, cutoff=cutoff, source=OPERATOR, note="at the robot")
-        )
-
-
-def is_discarded(episode: Episode) -> bool:
-    """Whether the operator discarded it."""
-    return episode.meta.get(MARK) in DISCARDED
-
-
-def discarded_folder(folder: Path) -> Path:
-    """Where the discarded episodes of a store are."""
-    return folder.with_name(f"{folder.name}_discarded")
-
-
-def discarded_store(folder: Path, capacity_bytes: int | None = None) -> Store:
-    """The store of the discarded episodes of a store, for writing; made if it does not exist."""
-    return Store.open_or_create(discarded_folder(folder), capacity_bytes=capacity_bytes)
 
 
 def _recover(engine: InferenceEngine, fault: RolloutFault, deadline: float, patience_s: float) -> None:

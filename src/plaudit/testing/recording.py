@@ -17,7 +17,7 @@ from plaudit.cli.common import err, out
 from plaudit.cli.record import record
 from plaudit.data.store import Store, is_store
 from plaudit.rollout.operator import MARK, Operator, OperatorCommand
-from plaudit.rollout.run import DISCARDED, LABELED, discarded_folder
+from plaudit.rollout.recording import DISCARDED, LABELED, discarded_folder
 from plaudit.testing.env import SimulatedEnvConfig
 from plaudit.testing.faults import attending
 from plaudit.testing.people import TELEOP

@@ -22,8 +22,7 @@ from plaudit.judges.certificate import certificate_beside
 from plaudit.judges.config import JUDGE_FILES, is_judge_path, judge_tree
 from plaudit.policies.loader import load_policy
 from plaudit.registry import LEARNER_REGISTRY, ROBOT_REGISTRY
-from plaudit.rollout.chunks import backup_problem, check_chunks
-from plaudit.rollout.run import with_robot_defaults
+from plaudit.rollout.run import backup_problem, check_chunks, with_robot_defaults
 from plaudit.rollout.teleop import teleop_defaults
 from plaudit.training.config import BUILT_IN_TASKS, Schedule, TrainingConfig
 from plaudit.training.settings import PolicySettings

@@ -11,7 +11,7 @@ was not answered, so every call may come twice.
 Demonstrations are a second dataset in a read-only store. The current judge labels them too, in a ledger of the run, so
 other runs with the same demonstrations are not affected.
 
-A mark of an operator is a label (rollout/run.py), and the judge does not score a marked episode. Discarded
+A mark of an operator is a label (rollout/recording.py), and the judge does not score a marked episode. Discarded
 episodes are kept in a store of their own and do not count.
 
 An episode that a judge has failed on `ATTEMPTS` times is skipped for this judge. It stays in the store with the reason,
@@ -40,7 +40,7 @@ from plaudit.errors import EpisodeNotFound
 from plaudit.judges.labeling import stale_episodes
 from plaudit.policies.config import History
 from plaudit.rollout.operator import GATE_S
-from plaudit.rollout.run import discarded_store, is_discarded, label_marked
+from plaudit.rollout.recording import discarded_store, is_discarded, label_marked
 from plaudit.rule import release
 from plaudit.training.demos import copy_exclusions
 from plaudit.training.handles import Handle

@@ -28,8 +28,9 @@ from plaudit.policies.config import NetworkPolicyConfig
 from plaudit.policies.loader import FROZEN_FILE, PolicySpec, write_weights
 from plaudit.protocols import InferenceEngine
 from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus, listen_at_robot
+from plaudit.rollout.recording import run_episode
 from plaudit.rollout.rerun import streaming
-from plaudit.rollout.run import advising, attend, run_episode
+from plaudit.rollout.run import advising, attend
 from plaudit.training.config import TrainingConfig
 from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import ReplayBuffer
