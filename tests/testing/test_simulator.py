@@ -18,7 +18,7 @@ from plaudit.testing.people import TELEOP
 from plaudit.testing.report import Rate, describe, shrink
 from plaudit.testing.runner import Result, simulate
 from plaudit.testing.scenario import INTERVENTIONS, RECORDING, Event, Scenario, draw
-from plaudit.training.state_manager import StateManager
+from plaudit.training.replay_buffer import StateManager
 from plaudit.types import EnvSpec
 
 # Drawn before there were keys of a person who takes over, which are left out. They were killed with a full store,

@@ -7,7 +7,7 @@ import pytest
 
 from plaudit.errors import StoreFull
 from plaudit.policies.loader import read_weights
-from plaudit.training.state_manager import StateManager
+from plaudit.training.replay_buffer import StateManager
 from plaudit.types import PolicyWeights
 
 

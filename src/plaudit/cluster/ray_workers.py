@@ -28,9 +28,8 @@ from plaudit.cluster.placement import Placement
 from plaudit.errors import PlauditError, StoreLocked, WorkerFailed, WorkerLost
 from plaudit.rollout.operator import OperatorCommand, OperatorStatus
 from plaudit.training.handles import Handle, Slot
-from plaudit.training.replay_buffer import ReplayBuffer
+from plaudit.training.replay_buffer import ReplayBuffer, StateManager
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.state_manager import StateManager
 from plaudit.training.worker_group import WorkerGroup, replay_options
 from plaudit.training.workers.env import EnvWorker
 from plaudit.training.workers.human import HumanLabelWorker

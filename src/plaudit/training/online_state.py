@@ -26,9 +26,8 @@ from plaudit.rollout.operator import OperatorStatus
 from plaudit.rollout.recording import held_warning
 from plaudit.training.config import TrainingConfig, train_seed
 from plaudit.training.monitor import SUCCESS_WINDOW, JudgeMonitor
-from plaudit.training.replay_buffer import ReplayStats
+from plaudit.training.replay_buffer import PolicyStatus, ReplayStats
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.state_manager import PolicyStatus
 from plaudit.training.worker_group import WorkerGroup
 from plaudit.training.workers.env import EpisodeInfo
 from plaudit.training.workers.judge import LabelReport

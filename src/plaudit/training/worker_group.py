@@ -13,9 +13,8 @@ from typing import Any
 from plaudit.errors import PlauditError
 from plaudit.rollout.operator import OperatorCommand, OperatorStatus
 from plaudit.training.handles import Handle, SerialHandle, Slot, ThreadHandle, TurnClock
-from plaudit.training.replay_buffer import ReplayBuffer
+from plaudit.training.replay_buffer import ReplayBuffer, StateManager
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.state_manager import StateManager
 from plaudit.training.workers.env import EnvWorker
 from plaudit.training.workers.human import HumanLabelWorker
 from plaudit.training.workers.judge import JudgeWorker

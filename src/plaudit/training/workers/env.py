@@ -33,8 +33,7 @@ from plaudit.rollout.rerun import streaming
 from plaudit.rollout.run import advising, attend
 from plaudit.training.config import TrainingConfig
 from plaudit.training.handles import Handle
-from plaudit.training.replay_buffer import ReplayBuffer
-from plaudit.training.state_manager import StateManager
+from plaudit.training.replay_buffer import ReplayBuffer, StateManager
 from plaudit.trust import print_plain
 from plaudit.types import EnvSpec, Episode
 

@@ -48,9 +48,8 @@ from plaudit.training.learner_setup import (
     learner_threads,
     sample_options,
 )
-from plaudit.training.replay_buffer import RemoteSampler, ReplayBuffer, make_sampler
+from plaudit.training.replay_buffer import RemoteSampler, ReplayBuffer, StateManager, make_sampler
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.state_manager import StateManager
 from plaudit.types import AnyArray, Batch, EnvSpec
 
 TIMEOUT = timedelta(seconds=60)  # for the slowest of the others, before its absence is an error
