@@ -152,8 +152,8 @@ def held_fraction(episodes: Sequence[StoredEpisode], faults: Sequence[tuple[int,
 
 def is_newest_policy(run: Path, env_spec: EnvSpec) -> bool:
     """Whether the policy on disk is the learner's last update, and the last checkpoint has it too."""
-    from plaudit.training.learner_setup import build_learner  # torch, which nothing needs before the day is over
     from plaudit.training.run_folder import RunFolder
+    from plaudit.training.setup import build_learner  # torch, which nothing needs before the day is over
 
     folder = RunFolder.reopen(run, "online")
     learner = build_learner(folder.config, env_spec)

@@ -122,7 +122,7 @@ MUTATIONS = (
         "            if not self.audit.blocks_learning:\n                rollout.metrics",
         "            if True:\n                rollout.metrics",
     ),
-    Mutation("exclusion_of_demos_ignored", "training/demos.py", "labeled.ledger.extend([", "_ = list(["),
+    Mutation("exclusion_of_demos_ignored", "training/setup.py", "labeled.ledger.extend([", "_ = list(["),
 )
 
 

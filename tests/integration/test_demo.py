@@ -15,7 +15,7 @@ from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.judges.epochs import TrainingInterrupted
 from plaudit.training.config_file import load_training_config
 from plaudit.training.demo import FROM_CAMERAS, FROM_STATE, DemoConfig, DemoDisplay, run_demo
-from plaudit.training.learner_setup import learner_env_spec
+from plaudit.training.setup import learner_env_spec
 
 SMALL = DemoConfig(
     cameras=("front",),

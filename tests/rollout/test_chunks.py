@@ -12,7 +12,7 @@ from plaudit.policies.loader import PolicySpec
 from plaudit.robots.twin import TwinProcess
 from plaudit.rollout.run import chunk_problem, load_run
 from plaudit.training.config_file import load_training_config
-from plaudit.training.learner_setup import build_learner, learner_env_spec
+from plaudit.training.setup import build_learner, learner_env_spec
 from plaudit.types import EnvSpec
 from twins import free_endpoint
 from waiting import stretch

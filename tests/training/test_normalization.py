@@ -14,8 +14,8 @@ from plaudit.errors import ConfigError, DataError, TrainingError
 from plaudit.policies.loader import load_policy
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config
-from plaudit.training.normalization import check_trained, resolve_normalizer
 from plaudit.training.run_folder import RunFolder
+from plaudit.training.setup import check_trained, resolve_normalizer
 from plaudit.trust import allow_code
 from plaudit.types import Episode, Labels
 from puppet import received

@@ -11,10 +11,10 @@ from plaudit.data.normalize import Normalizer
 from plaudit.errors import ConfigError
 from plaudit.policies.loader import load_policy
 from plaudit.training.config_file import load_training_config
-from plaudit.training.demos import open_demos
 from plaudit.training.evaluation import evaluate_run
 from plaudit.training.online import OnlineTrainer
 from plaudit.training.run_folder import RunFolder
+from plaudit.training.setup import open_demos
 from plaudit.training.worker_group import LocalWorkerGroup
 from plaudit.types import Observation
 from training_runs import create, train

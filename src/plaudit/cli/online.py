@@ -69,10 +69,9 @@ def online(
     from plaudit.cluster.connect import workers_for
     from plaudit.rollout.operator import resolve_auto
     from plaudit.rollout.run import check_forecast, check_reset
-    from plaudit.training.demos import open_demos
-    from plaudit.training.normalization import check_trained, resolve_normalizer
     from plaudit.training.online import OnlineTrainer
     from plaudit.training.run_folder import RunFolder
+    from plaudit.training.setup import check_trained, open_demos, resolve_normalizer
     from plaudit.training.trackers import check_trackers
 
     if address is not None:

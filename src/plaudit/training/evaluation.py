@@ -36,9 +36,9 @@ from plaudit.report.video import EpisodeClip, save_grid_video
 from plaudit.rollout.engine import build_policy, validate_chunk
 from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
 from plaudit.training.config import EVAL_SEEDS, TEST_SEEDS, TrainingConfig
-from plaudit.training.learner_setup import build_learner, frozen_encoder_of_run, learner_env_spec, learner_threads
 from plaudit.training.retrain import current_judge
 from plaudit.training.run_folder import RunFolder
+from plaudit.training.setup import build_learner, frozen_encoder_of_run, learner_env_spec, learner_threads
 from plaudit.types import AnyArray, BoolArray, ByteArray, EnvSpec, FloatArray, Observation
 
 MAX_ENVS, MAX_TEST_ENVS = 64, 50  # side by side, on eval seeds and on test seeds

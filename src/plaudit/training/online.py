@@ -37,16 +37,15 @@ from plaudit.errors import (
 from plaudit.files import understood
 from plaudit.judges.certificate import certificate_status
 from plaudit.training.config import withholding_judge
-from plaudit.training.demos import unseen_success
 from plaudit.training.evaluation import EvalResult
 from plaudit.training.handles import Slot
-from plaudit.training.learner_setup import learner_env_spec
 from plaudit.training.monitor import JudgeMonitor
 from plaudit.training.online_state import EventLog, OnlineSchedule, OnlineState
 from plaudit.training.replay_buffer import ReplayBuffer, StateManager, writes_here
 from plaudit.training.retrain import current_judge
 from plaudit.training.rollout_judge import check_robot_judge
 from plaudit.training.run_folder import RunFolder
+from plaudit.training.setup import learner_env_spec, unseen_success
 from plaudit.training.worker_group import WorkerGroup
 from plaudit.training.workers.env import EnvWorker, EpisodeInfo
 from plaudit.training.workers.human import WHO, HumanLabelWorker

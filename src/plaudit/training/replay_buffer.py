@@ -52,9 +52,8 @@ from plaudit.policies.loader import FROZEN_FILE, WEIGHTS_FILE, read_weights, wri
 from plaudit.rollout.operator import GATE_S
 from plaudit.rollout.recording import discarded_store, is_discarded, label_marked
 from plaudit.rule import release
-from plaudit.training.demos import copy_exclusions
 from plaudit.training.handles import Handle
-from plaudit.types import HUMAN, OPERATOR, AnyArray, Batch, Episode, JudgeId, Labels, PolicyWeights
+from plaudit.types import HUMAN, OPERATOR, PEOPLE, AnyArray, Batch, Episode, JudgeId, Labels, PolicyWeights
 
 if TYPE_CHECKING:
     from plaudit.data.device_frames import DeviceFrames
@@ -352,6 +351,16 @@ class ReplayBuffer:
         if options not in self._samplers:
             self._samplers[options] = make_sampler(self.location().open(), options)
         return self._samplers[options].refresh(rejected)
+
+
+def copy_exclusions(demos: Store, labeled: Store) -> None:
+    """Copy people's exclusions of demonstrations to a run's own labels of them, and what revokes an exclusion.
+
+    labeled: the same demonstrations with the run's ledger
+    """
+    changed = [i for i in demos.ids if demos.ledger.is_excluded(i) != labeled.ledger.is_excluded(i)]
+    labels = ((i, demos.ledger.labels(i, PEOPLE)) for i in changed)
+    labeled.ledger.extend([(i, one) for i, one in labels if one is not None])
 
 
 def stored_episodes(stores: Mapping[Dataset, Store], items: Sequence[EpisodeRef]) -> dict[EpisodeRef, Episode]:

@@ -63,7 +63,7 @@ class PolicySettings(Config):
     # How the robot is driven. `type` is rtc, sequential or a plugin's; None: rtc for chunks in real time.
     inference: Annotated[Any, BeforeValidator(_inference), WrapSerializer(_inference_tree)] = InferenceConfig()
     device: PolicyDevice | None = None  # where it acts, see NetworkPolicyConfig; None: as its file says, or auto
-    normalizer: Path | dict[str, Any] | None = None  # what -1 to 1 is on the robot; None: see training/normalization.py
+    normalizer: Path | dict[str, Any] | None = None  # what -1 to 1 is on the robot; None: see training/setup.py
     update_within_episode: bool = False  # new weights are used from the next chunk on, not from the next episode
 
 

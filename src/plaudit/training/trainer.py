@@ -31,21 +31,22 @@ from plaudit.rollout.collector import collecting
 from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
 from plaudit.training.audit import Audit, true_success
 from plaudit.training.config import TrainingConfig, train_seed
-from plaudit.training.demos import check_demos, open_demos
 from plaudit.training.evaluation import check_noise, evaluate_learner, make_eval_env
-from plaudit.training.learner_setup import (
+from plaudit.training.ledger_audit import LabelChanges
+from plaudit.training.replay_buffer import Dataset, make_sampler
+from plaudit.training.rollout_judge import RolloutJudge, describe_judge
+from plaudit.training.run_folder import RunFolder
+from plaudit.training.setup import (
     build_learner,
+    check_demos,
     device_frames,
     feature_cache,
     frozen_encoder_of_run,
     learner_env_spec,
     learner_threads,
+    open_demos,
     sample_options,
 )
-from plaudit.training.ledger_audit import LabelChanges
-from plaudit.training.replay_buffer import Dataset, make_sampler
-from plaudit.training.rollout_judge import RolloutJudge, describe_judge
-from plaudit.training.run_folder import RunFolder
 from plaudit.training.trackers import check_trackers
 
 ProgressBar = Callable[[str], Any]  # name -> a function that wraps a sequence in a progress bar

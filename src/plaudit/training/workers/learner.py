@@ -40,7 +40,9 @@ from plaudit.policies.networks import FROZEN, load_components, weights_of
 from plaudit.training.config import TrainingConfig
 from plaudit.training.evaluation import EvalResult, check_noise, evaluate_learner, make_eval_env, run_judge
 from plaudit.training.handles import Handle
-from plaudit.training.learner_setup import (
+from plaudit.training.replay_buffer import RemoteSampler, ReplayBuffer, StateManager, make_sampler
+from plaudit.training.run_folder import RunFolder
+from plaudit.training.setup import (
     build_learner,
     device_frames,
     feature_cache,
@@ -48,8 +50,6 @@ from plaudit.training.learner_setup import (
     learner_threads,
     sample_options,
 )
-from plaudit.training.replay_buffer import RemoteSampler, ReplayBuffer, StateManager, make_sampler
-from plaudit.training.run_folder import RunFolder
 from plaudit.types import AnyArray, Batch, EnvSpec
 
 TIMEOUT = timedelta(seconds=60)  # for the slowest of the others, before its absence is an error
@@ -309,7 +309,7 @@ class LearnerWorker:
 
 
 def normalize_batch(batch: Batch[AnyArray], normalizer: Normalizer | None) -> Batch[AnyArray]:
-    """In the learner's units, see training/normalization.py; images are left as they are."""
+    """In the learner's units, see training/setup.py; images are left as they are."""
     if normalizer is None:
         return batch
     return replace(
