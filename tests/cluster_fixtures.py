@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[Any]:
-    from plaudit.cluster.network import own_addresses  # imports what the adapters' environment has not got
+    from plaudit.cluster.state import own_addresses  # imports what the adapters' environment has not got
     from three_nodes import three_nodes
 
     if not own_addresses():

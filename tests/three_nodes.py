@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import plaudit
-from plaudit.cluster.network import own_addresses
-from plaudit.cluster.state import members, read_state
+from plaudit.cluster.state import members, own_addresses, read_state
 from waiting import stretch
 
 ROLES = ("training", "inference", "labeling")

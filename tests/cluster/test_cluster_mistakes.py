@@ -22,9 +22,8 @@ from plaudit.cluster.connect import (
     with_port,
 )
 from plaudit.cluster.launch import NodeOptions, start, stop
-from plaudit.cluster.network import listeners, own_addresses
 from plaudit.cluster.placement import need_ray
-from plaudit.cluster.state import NodeInfo, running, write_state
+from plaudit.cluster.state import NodeInfo, listeners, own_addresses, running, write_state
 from plaudit.errors import ClusterError, MissingExtra
 
 NODE = Path("node")  # a folder of a short name

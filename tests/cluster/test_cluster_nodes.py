@@ -14,8 +14,7 @@ import pytest
 
 import plaudit
 from plaudit.cluster.launch import NodePorts
-from plaudit.cluster.network import listeners
-from plaudit.cluster.state import members, read_state
+from plaudit.cluster.state import listeners, members, read_state
 from plaudit.judges.human.app import has_display
 from three_nodes import SOURCE, Nodes, free_ports
 from waiting import stretch, wait_until

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from command import plaudit
-from plaudit.cluster.network import close_others, firewall_command, open_others
-from plaudit.cluster.state import NodeInfo
+from plaudit.cluster.state import NodeInfo, close_others, firewall_command, open_others
 from plaudit.errors import ClusterError
 
 PORTS = (6379, 6899)

@@ -33,8 +33,7 @@ def cluster_start(
     """Start a node on this machine, in the background. The node with --role training is the head."""
     from plaudit.cluster.check import next_steps
     from plaudit.cluster.launch import NodeOptions, start
-    from plaudit.cluster.network import firewall_command
-    from plaudit.cluster.state import default_folder
+    from plaudit.cluster.state import default_folder, firewall_command
     from plaudit.errors import ClusterError, did_you_mean
     from plaudit.judges.human.app import has_display
     from plaudit.training.settings import ROLES, Role

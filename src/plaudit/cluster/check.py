@@ -22,9 +22,8 @@ from rich.text import Text
 
 from plaudit.cluster.connect import DEFAULT
 from plaudit.cluster.launch import NodePorts
-from plaudit.cluster.network import Listener, can_connect, firewall_command, listeners, own_addresses
 from plaudit.cluster.placement import Node, difference, own_versions
-from plaudit.cluster.state import NodeInfo, members
+from plaudit.cluster.state import Listener, NodeInfo, can_connect, firewall_command, listeners, members, own_addresses
 from plaudit.errors import ClusterError
 from plaudit.training.settings import ROLES
 

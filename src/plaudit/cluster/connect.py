@@ -26,7 +26,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from plaudit.cluster.network import is_loopback
 from plaudit.cluster.placement import (
     RESOURCES,
     Node,
@@ -37,7 +36,7 @@ from plaudit.cluster.placement import (
     own_versions,
     versions_of,
 )
-from plaudit.cluster.state import LOCAL, RAY, NodeInfo, default_folder, make_folder, running
+from plaudit.cluster.state import LOCAL, RAY, NodeInfo, default_folder, is_loopback, make_folder, running
 from plaudit.errors import ClusterError
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.settings import ClusterConfig, WorkerName

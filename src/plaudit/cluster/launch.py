@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plaudit.cluster import network, state
+from plaudit.cluster import state
 from plaudit.cluster.connect import (
     JOIN_TIMEOUTS,
     LOOPBACK,
@@ -111,21 +111,21 @@ def start(options: NodeOptions, on_progress: Callable[[str], None] = lambda _: N
     address = _own_address(options)
     head = f"{address}:{ports.first}" if options.head is None else with_port(options.head)
     needed = [ports.first] * is_head + list(ports.options.values())
-    taken = [port for port in needed if not network.can_listen(address, port)]
+    taken = [port for port in needed if not state.can_listen(address, port)]
     if taken:
         raise ClusterError(
             f"port {taken[0]} is in use on this machine; a node uses {ports.first} to {ports.last}; choose "
             "another first port with --port"
         )
     _prepare_token(token, None if is_head else head)
-    if network.is_loopback(address) and (not is_head or len(options.roles) < len(RESOURCES)):
+    if state.is_loopback(address) and (not is_head or len(options.roles) < len(RESOURCES)):
         raise ClusterError(  # Ray joins no cluster at 127.0.0.1
             f"a cluster at {address} has one node with all roles (--role training --role inference --role labeling); "
             "for several nodes, start the head with another --address"
         )
     state.make_folder(options.folder)
     if options.firewall:
-        network.close_others(address, (ports.first, ports.last))
+        state.close_others(address, (ports.first, ports.last))
     log, deadline = options.folder / "start.log", time.monotonic() + START_TIMEOUT_S
     environment = _environment(token, address, joins=not is_head)
     command = _command(options, address, head, ports)
@@ -171,11 +171,11 @@ def stop(folder: Path) -> NodeInfo | None:
         return None
     if node.alive:
         host, _, port = node.head.rpartition(":")
-        patience_s = STOP_TIMEOUT_S if network.can_connect(host, int(port)) else ORPHAN_STOP_TIMEOUT_S
+        patience_s = STOP_TIMEOUT_S if state.can_connect(host, int(port)) else ORPHAN_STOP_TIMEOUT_S
         state.signal_process(node.pid, node.began, signal.SIGTERM)
         _wait_until_gone(node.pid, patience_s)
     if node.closed:
-        network.open_others(node.ports)
+        state.open_others(node.ports)
     (folder / "node.json").unlink()
     return node
 
@@ -195,15 +195,15 @@ def _check(options: NodeOptions) -> None:
 
 
 def _own_address(options: NodeOptions) -> str:
-    addresses = network.own_addresses()
+    addresses = state.own_addresses()
     if options.address is not None:
-        if options.address in ("", "0.0.0.0") or not network.can_listen(options.address):
+        if options.address in ("", "0.0.0.0") or not state.can_listen(options.address):
             raise ClusterError(
                 f"'{options.address}' is not an address of this machine; it has: {', '.join(addresses) or 'none'}"
             )
         return options.address
     if options.head is not None:
-        return network.address_towards(with_port(options.head))
+        return state.address_towards(with_port(options.head))
     if len(options.roles) == len(RESOURCES):
         return "127.0.0.1"  # with all roles here no other machine connects
     if len(addresses) != 1:
@@ -233,7 +233,7 @@ def _environment(token: Path, address: str, joins: bool) -> dict[str, str]:
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # otherwise `stop` waits half a minute for actors
         "PYTHONUNBUFFERED": "1",
     }
-    if network.is_loopback(address):
+    if state.is_loopback(address):
         settings |= LOOPBACK
     if joins:
         settings["RAY_NUM_REDIS_GET_RETRIES"] = JOIN_TIMEOUTS["RAY_NUM_REDIS_GET_RETRIES"]
