@@ -149,10 +149,9 @@ def detect(mutation: Mutation, seeds: int, trials: int) -> tuple[str, int, float
 
 def search(seeds: int, trials: int) -> str:
     """In the process of a mutation: the first invariant that is violated, or guarantee that is broken."""
-    from plaudit.testing.report import Rate
     from plaudit.testing.runner import simulate
     from plaudit.testing.scenario import draw
-    from plaudit.testing.studies import STUDIES
+    from plaudit.testing.studies import STUDIES, Rate
 
     for seed in range(seeds):
         found = simulate(draw(seed)).violation

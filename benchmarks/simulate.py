@@ -22,10 +22,9 @@ from typing import Any, TypeVar
 import torch
 
 from bars import Bars
-from plaudit.testing.report import Rate, Summary, describe, shrink
 from plaudit.testing.runner import Result, simulate
 from plaudit.testing.scenario import draw
-from plaudit.testing.studies import STUDIES, Study
+from plaudit.testing.studies import STUDIES, Rate, Study, Summary, describe, shrink
 from plaudit.testing.world import InvariantViolated, Violation
 
 T = TypeVar("T")

@@ -317,7 +317,7 @@ def test_a_file_without_end_is_not_read(tmp_path, use, name):
 # Files of the system, of this process, or of the user alone.
 READ_BY_PATH = {
     *("cluster/check.py", "cluster/launch.py", "cluster/state.py", "data/formats/worker.py", "report/video.py"),
-    *("robots/twin/log.py", "testing/invariants.py", "testing/judge.py", "testing/people.py", "testing/runner.py"),
+    *("robots/twin/log.py", "testing/invariants.py", "testing/env.py", "testing/people.py", "testing/runner.py"),
     *("training/evaluation.py", "training/replay_buffer.py", "web/server.py", "web/tasks.py"),
 }
 

@@ -10,7 +10,7 @@ from plaudit.config import parse
 from plaudit.data.store import Store
 from plaudit.rollout.recording import append_marked
 from plaudit.rule import DecisionRule
-from plaudit.testing.judge import write_model
+from plaudit.testing.env import write_model
 from plaudit.testing.oracle import Oracle
 from plaudit.testing.scenario import Scenario
 from plaudit.training.config import TrainingConfig

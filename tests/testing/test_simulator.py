@@ -15,9 +15,9 @@ from plaudit.data.store import Store
 from plaudit.testing.env import SimulatedEnvConfig
 from plaudit.testing.learner import ENCODER, SimulatedLearnerConfig
 from plaudit.testing.people import TELEOP
-from plaudit.testing.report import Rate, describe, shrink
 from plaudit.testing.runner import Result, simulate
 from plaudit.testing.scenario import INTERVENTIONS, RECORDING, Event, Scenario, draw
+from plaudit.testing.studies import Rate, describe, shrink
 from plaudit.training.replay_buffer import StateManager
 from plaudit.types import EnvSpec
 

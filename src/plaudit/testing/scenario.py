@@ -22,8 +22,7 @@ from plaudit.judges.simulator import SimulatorJudge
 from plaudit.policies.config import CLONED
 from plaudit.registry import LEARNER_REGISTRY
 from plaudit.rollout.vector import collect_rollout
-from plaudit.testing.env import SimulatedEnvConfig
-from plaudit.testing.judge import TYPE, write_model
+from plaudit.testing.env import TYPE, SimulatedEnvConfig, write_model
 from plaudit.testing.learner import ENCODER, OFF_POLICY, ON_POLICY, SMALL
 from plaudit.testing.people import TELEOP, Habits
 from plaudit.testing.world import pick, uniform
