@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from plaudit.policies.expert import Outcome
+from plaudit.policies.scripted import Outcome
 from plaudit.rollout.scripted_teleop import ScriptedTeleop, ScriptedTeleopConfig
 from plaudit.types import AnyArray, FloatArray
 

@@ -29,7 +29,7 @@ from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.training import never_stop
 from plaudit.judges.labeling import SuccessDetector, label_episodes
 from plaudit.judges.simulator import SimulatorJudge
-from plaudit.policies.expert import OUTCOMES, SUCCESSES, expert_act_fn
+from plaudit.policies.scripted import OUTCOMES, SUCCESSES, expert_act_fn
 from plaudit.rollout.vector import collect_rollout
 from plaudit.types import Episode, Labels
 

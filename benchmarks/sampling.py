@@ -21,9 +21,9 @@ import numpy as np
 from bars import Bars
 from plaudit.data.normalize import Normalizer
 from plaudit.policies.config import FlowConfig, OpenpiConfig, ServerConfig
+from plaudit.policies.guidance import check_sampling
 from plaudit.policies.loader import load_policy, save_policy
 from plaudit.policies.networks import weights_of
-from plaudit.policies.sampling import check_sampling
 from plaudit.rollout.engine import build_policy
 from plaudit.types import FloatArray, Observation
 

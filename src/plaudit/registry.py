@@ -286,7 +286,7 @@ TELEOP_REGISTRY = Registry(
         "scripted": "plaudit.rollout.scripted_teleop:ScriptedTeleopConfig",
         "gamepad": "plaudit.rollout.teleop:GamepadConfig",
         "topic": "plaudit.rollout.teleop:TopicConfig",
-        "spacemouse": "plaudit.rollout.spacemouse:SpaceMouseConfig",
+        "spacemouse": "plaudit.rollout.teleop:SpaceMouseConfig",
         "lerobot": "plaudit.rollout.lerobot_teleop:LeRobotTeleopConfig",
     },
     protocol=Teleoperator,

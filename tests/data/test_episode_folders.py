@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from conftest import counting_episode
-from plaudit.data.episode_folders import EpisodeFolders
 from plaudit.data.formats import open_dataset
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, TargetNotEmpty
+from plaudit.rollout.collector import EpisodeFolders
 from plaudit.types import Labels
 
 OUTCOMES = (True, False, False, True)

@@ -5,7 +5,7 @@ pytest.importorskip("plaudit.envs.panda.cameras", exc_type=ImportError)  # the t
 
 from plaudit.envs.panda.vec_env import PandaVecEnv
 from plaudit.errors import EnvError
-from plaudit.policies.expert import OUTCOMES, SUCCESSES, ScriptedExpert
+from plaudit.policies.scripted import OUTCOMES, SUCCESSES, ScriptedExpert
 
 SEEDS = 20
 

@@ -15,8 +15,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 from plaudit.contracts import check_policy
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError, MissingPackage, NotAllowed, PolicyError
+from plaudit.policies.guidance import check_sampling
 from plaudit.policies.loader import load_policy
-from plaudit.policies.sampling import check_sampling
 from plaudit.types import EnvSpec, Observation
 
 CAMERAS = {"front": (64, 64), "side": (64, 64)}

@@ -9,9 +9,8 @@ import pytest
 import plaudit.envs.panda
 from plaudit.errors import BadFile, RobotError, RolloutError
 from plaudit.robots.config import SafetyConfig, SafetyLimits
-from plaudit.robots.kinematics import Arm, kinematic_text
 from plaudit.robots.limits import CommandLimiter
-from plaudit.rollout.end_effector import EndEffectorConfig, EndEffectorTeleop
+from plaudit.rollout.end_effector import Arm, EndEffectorConfig, EndEffectorTeleop, kinematic_text
 
 pytest.importorskip("mink")
 PANDA = Path(plaudit.envs.panda.__file__).with_name("scene.xml")

@@ -3,8 +3,8 @@
 import pytest
 
 from plaudit.errors import BadMessage
-from plaudit.robots.ros import streams
-from plaudit.robots.ros.streams import Stream, UnusableMessage
+from plaudit.robots.ros import driver
+from plaudit.robots.ros.driver import Stream, UnusableMessage
 from plaudit.robots.transport.messages import StampedMessage
 
 
@@ -26,7 +26,7 @@ class FakeClock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = FakeClock()
-    monkeypatch.setattr(streams, "time", clock)
+    monkeypatch.setattr(driver, "time", clock)
     return clock
 
 

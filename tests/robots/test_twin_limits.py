@@ -6,7 +6,7 @@ import pytest
 from driving import drive
 from plaudit.robots.config import SafetyConfig, SafetyLimits
 from plaudit.robots.transport.messages import JOINT_STATE, position_encoder
-from plaudit.robots.twin.joints import CommandMonitor
+from plaudit.robots.twin.twin import CommandMonitor
 from twins import Waves, robot_config, twin_thread
 from waiting import wait_until
 

@@ -12,8 +12,7 @@ import pytest
 from plaudit.errors import MissingExtra, RolloutError, RolloutFault
 from plaudit.registry import TELEOP_REGISTRY
 from plaudit.rollout import teleop
-from plaudit.rollout.spacemouse import SpaceMouseConfig
-from plaudit.rollout.teleop import GamepadConfig, KeyboardConfig, teleop_defaults
+from plaudit.rollout.teleop import GamepadConfig, KeyboardConfig, SpaceMouseConfig, teleop_defaults
 
 STREAMS = Path(__file__).with_name("device_streams")
 LIFT = {"type": "sim", "env": {"type": "lift"}}

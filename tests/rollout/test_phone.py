@@ -11,9 +11,8 @@ from scipy.spatial.transform import Rotation
 import plaudit.envs.panda
 from plaudit.errors import RolloutError
 from plaudit.robots.config import SafetyConfig, SafetyLimits, Workspace
-from plaudit.robots.kinematics import Arm
 from plaudit.robots.limits import CommandLimiter
-from plaudit.rollout.end_effector import GRIPPER, NUM_DISPLACEMENTS, EndEffectorConfig, EndEffectorTeleop
+from plaudit.rollout.end_effector import GRIPPER, NUM_DISPLACEMENTS, Arm, EndEffectorConfig, EndEffectorTeleop
 from plaudit.rollout.lerobot_teleop import PHONE, LeRobotTeleop, LeRobotTeleopConfig
 
 PANDA = Path(plaudit.envs.panda.__file__).with_name("scene.xml")

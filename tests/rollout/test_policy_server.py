@@ -18,10 +18,10 @@ from openpi_server import toy_server
 from plaudit.data.normalize import Normalizer, Stats
 from plaudit.errors import PolicyError
 from plaudit.policies.config import FlowConfig, OpenpiConfig, ServerConfig
+from plaudit.policies.guidance import check_sampling
 from plaudit.policies.loader import PolicySpec, load_policy, save_policy
 from plaudit.policies.networks import weights_of
 from plaudit.policies.openpi import OpenpiPolicy, pack, unpack
-from plaudit.policies.sampling import check_sampling
 from plaudit.rollout.policy_server import PolicyServer
 from plaudit.types import Observation
 from waiting import stretch

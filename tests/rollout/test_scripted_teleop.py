@@ -6,8 +6,7 @@ import pytest
 from plaudit.envs.panda import PandaConfig
 from plaudit.envs.panda.vec_env import TaskState
 from plaudit.errors import RolloutError
-from plaudit.policies.expert import ScriptedExpert
-from plaudit.policies.scripted import ScriptedConfig
+from plaudit.policies.scripted import ScriptedConfig, ScriptedExpert
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.rtc import Rtc

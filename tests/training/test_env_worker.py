@@ -13,8 +13,8 @@ import glow
 from plaudit.data.store import Store, is_store
 from plaudit.errors import RolloutError, WorkerLost
 from plaudit.learners.config import QChunkConfig, SacConfig
-from plaudit.policies.expert import Outcome
 from plaudit.policies.loader import PolicySpec
+from plaudit.policies.scripted import Outcome
 from plaudit.rollout.scripted_teleop import ScriptedTeleop, ScriptedTeleopConfig
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config

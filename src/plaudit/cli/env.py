@@ -121,7 +121,7 @@ def env_record(
 
     Each episode is stored as soon as it ends; Ctrl-C keeps those recorded so far.
     """
-    from plaudit.policies.expert import check_script
+    from plaudit.policies.scripted import check_script
     from plaudit.report.verdict import Verdict, quoted
     from plaudit.rollout.scripted import record_demos
 

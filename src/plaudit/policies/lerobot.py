@@ -23,10 +23,9 @@ from torch import Tensor
 from plaudit.devices import resolve_device
 from plaudit.errors import BadFile, MissingPackage, PolicyError
 from plaudit.files import open_safetensors, safetensors_shapes
-from plaudit.policies.guidance import blend_with_previous
+from plaudit.policies.guidance import MAX_SAMPLES, Sampling, blend_with_previous
 from plaudit.policies.lerobot_folder import ACTION, STATE, WEIGHTS_FILE, LeRobotPolicyConfig
 from plaudit.policies.networks import load_components
-from plaudit.policies.sampling import MAX_SAMPLES, Sampling
 from plaudit.protocols import Normalizer
 from plaudit.trust import HUB, is_allowed_host
 from plaudit.types import AnyArray, BoolArray, FloatArray, Observation, PolicyWeights

@@ -29,8 +29,7 @@ from PIL import Image
 from plaudit.errors import MissingExtra, PolicyError, PolicyUnavailable, did_you_mean
 from plaudit.files import brief
 from plaudit.policies.config import OpenpiConfig, ServerConfig
-from plaudit.policies.guidance import FixedPolicy
-from plaudit.policies.sampling import Sampling
+from plaudit.policies.guidance import FixedPolicy, Sampling
 from plaudit.protocols import Normalizer
 from plaudit.types import AnyArray, ByteArray, FloatArray, Observation
 

@@ -19,8 +19,8 @@ from plaudit.errors import BadMessage, PlauditError, RobotError
 from plaudit.robots.config import ANYWHERE, UNLIMITED, RobotConfig, SafetyLimits
 from plaudit.robots.limits import LimitedRobot, connect_robot, joint_position
 from plaudit.robots.ros import RosRobotConfig
+from plaudit.robots.ros.driver import Stream, camera_stream, joint_stream
 from plaudit.robots.ros.params import RuntimeParams
-from plaudit.robots.ros.streams import Stream, camera_stream, joint_stream
 from plaudit.robots.transport.messages import JOINT_STATE, decode_camera_image, decode_joint_state, warm_up
 from plaudit.types import AnyArray, Observation
 

@@ -25,9 +25,9 @@ import numpy as np
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import PlauditError, PolicyError, did_you_mean
 from plaudit.files import brief
+from plaudit.policies.guidance import check_sampling, sampling_of
 from plaudit.policies.loader import PolicySpec
 from plaudit.policies.openpi import pack, unpack
-from plaudit.policies.sampling import check_sampling, sampling_of
 from plaudit.registry import POLICY_REGISTRY
 from plaudit.rollout.engine import build_policy, validate_chunk
 from plaudit.trust import print_plain

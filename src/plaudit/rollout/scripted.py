@@ -20,7 +20,7 @@ from plaudit.envs.panda.vec_env import TASKS
 from plaudit.errors import EnvError
 from plaudit.judges.labeling import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
-from plaudit.policies.expert import OUTCOMES, SUCCESSES, check_script, expert_act_fn
+from plaudit.policies.scripted import OUTCOMES, SUCCESSES, check_script, expert_act_fn
 from plaudit.protocols import VecEnv
 from plaudit.rollout.collector import EpisodeQuota, EpisodeTargets, outcome_of
 from plaudit.rollout.vector import ActFn, collect_rollout

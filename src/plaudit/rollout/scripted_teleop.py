@@ -16,7 +16,7 @@ from pydantic import Field
 
 from plaudit.config import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from plaudit.errors import RolloutError
-from plaudit.policies.expert import Outcome, ScriptedExpert
+from plaudit.policies.scripted import Outcome, ScriptedExpert
 from plaudit.registry import TELEOP_REGISTRY
 from plaudit.robots.limits import Limited
 from plaudit.robots.twin.task import TwinTask

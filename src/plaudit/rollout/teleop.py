@@ -3,10 +3,18 @@
     teleop = KeyboardConfig().build(action_dim)
     command = teleop.command()        # every tick; None: the policy's command is sent
 
-A teleoperator must not wait: it is asked for a command at every tick. `control_mode` records who acted, step by step.
-A new kind is a config class with `build(action_dim)` under a name of `TELEOP_REGISTRY`, or a dotted path.
+A teleoperator must not wait: it is asked for a command at every tick. `control_mode` records who acted, step by step. A
+new kind is a config class with `build(action_dim)` under a name of `TELEOP_REGISTRY`, or a dotted path.
+
+Teleoperation by a SpaceMouse of 3Dconnexion, read by pyspacemouse.
+
+    plaudit record demos --env lift --teleop spacemouse
+
+It takes control while its cap is moved or a button is pressed. The left button closes the gripper, the right one opens
+it. Axes are those of ROS: x forward, y left, z up.
 """
 
+import io
 import os
 import re
 import struct
@@ -14,18 +22,18 @@ import termios
 import time
 import tty
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, StringConstraints
 
 from plaudit.config import Config, NonNegativeInt, PositiveFloat
-from plaudit.errors import RolloutError, RolloutFault
+from plaudit.errors import RolloutError, RolloutFault, import_extra
 from plaudit.protocols import Teleoperator
 from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.ros import RosRobotConfig
-from plaudit.robots.ros.streams import JointReading, Stream, joint_state_decoder
+from plaudit.robots.ros.driver import JointReading, Stream, joint_state_decoder
 from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import JOINT_STATE
 from plaudit.rollout.end_effector import GRIPPER, NUM_DISPLACEMENTS, EndEffectorConfig, EndEffectorTeleop, check_gripper
@@ -418,3 +426,74 @@ def restore_terminal() -> Iterator[None]:
     finally:
         termios.tcsetattr(terminal, termios.TCSANOW, before)
         os.close(terminal)
+
+
+MAX_REPORTS = 256  # that are read at a tick: more than a second of them
+
+Axis = Literal["x", "y", "z", "roll", "pitch", "yaw"]
+
+
+@TELEOP_REGISTRY.register("spacemouse")
+class SpaceMouseConfig(JointTeleopConfig):
+    """A SpaceMouse moves joints, or the end-effector."""
+
+    hand: ClassVar[Mapping[str, Any]] = {"axes": ("x", "y", "z", None, "roll", "pitch", "yaw"), "step_size": 0.5}
+
+    type: Literal["spacemouse"] = "spacemouse"
+    device: str | None = None  # its name for pyspacemouse, like SpaceMouseCompact; None: the first one
+    axes: tuple[Axis | None, ...] = ("x", "y", "z", "roll", "pitch", "yaw")  # for each joint
+    buttons: tuple[NonNegativeInt, NonNegativeInt] = (0, 1)  # that close and open the gripper
+    deadzone: float = Field(default=0.05, ge=0, lt=1)  # deflection that counts as none
+
+    def open(self, action_dim: int) -> "SpaceMouseTeleop":
+        """Open the device."""
+        return SpaceMouseTeleop(self, action_dim, open_space_mouse(self.device))
+
+
+class SpaceMouseTeleop(JointTeleop):
+    """See `SpaceMouseConfig`."""
+
+    def __init__(self, config: SpaceMouseConfig, action_dim: int, device: Any):
+        """device: a `pyspacemouse.SpaceMouseDevice`, open and not blocking"""
+        super().__init__(config, action_dim)
+        self._mouse, self._device = config, device
+
+    def read(self) -> tuple[Mapping[int, float], float, bool]:
+        """What the cap and the buttons move."""
+        mouse, state = self._mouse, self._newest()
+        moves = {joint: deflection(getattr(state, axis), mouse.deadzone) for joint, axis in self._axes(mouse.axes)}
+        close, open_ = (number < len(state.buttons) and bool(state.buttons[number]) for number in mouse.buttons)
+        return moves, float(open_) - float(close), any(moves.values()) or any(state.buttons)
+
+    def _newest(self) -> Any:
+        """The state after all reports so far: each call of pyspacemouse reads one, and hundreds come in a second."""
+        lost = import_extra("easyhid", "spacemouse").HIDException
+        try:
+            state = self._device.read()
+            for _ in range(MAX_REPORTS):
+                before = state.t
+                state = self._device.read()
+                if state.t == before:
+                    break
+        except lost as error:
+            raise RolloutFault(f"the SpaceMouse was disconnected: {error}; connect it again") from error
+        return state
+
+    def close(self) -> None:
+        """Close the device."""
+        self._device.close()
+
+
+def open_space_mouse(name: str | None) -> Any:
+    """Open a SpaceMouse. name: for pyspacemouse; None: the first one"""
+    package = import_extra("pyspacemouse", "spacemouse")
+    try:
+        with redirect_stdout(io.StringIO()):
+            return package.open(device=name, axis_convention=package.AxisConvention.ROS)
+    except (RuntimeError, OSError) as error:
+        raise RolloutFault(
+            f"no SpaceMouse can be opened: {error} Is it plugged in, is libhidapi-hidraw0 installed, and may you read "
+            "/dev/hidraw*?"
+        ) from error
+    except ValueError as error:
+        raise RolloutError(f"teleop.device: {error}") from error

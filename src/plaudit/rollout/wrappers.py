@@ -16,10 +16,9 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
-from plaudit.data.episode_folders import EpisodeFolders
 from plaudit.data.store import Store
 from plaudit.errors import EnvError
-from plaudit.rollout.collector import EpisodeTargets, RewardDataCollector
+from plaudit.rollout.collector import EpisodeFolders, EpisodeTargets, RewardDataCollector
 from plaudit.types import AnyArray, BoolArray
 
 RENDERED = "render"  # the camera's name where frames are rendered

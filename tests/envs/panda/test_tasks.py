@@ -5,7 +5,7 @@ pytest.importorskip("plaudit.envs.panda.cameras", exc_type=ImportError)  # the t
 
 from plaudit.envs.panda.scene import CUBE_HALF_SIZE, TABLE_CENTER
 from plaudit.envs.panda.vec_env import START_RANGE, TASKS, PandaVecEnv, TaskState
-from plaudit.policies.expert import ScriptedExpert
+from plaudit.policies.scripted import ScriptedExpert
 
 
 def task_state(cube, goal=(0.5, 0.0, 0.0), tip=(0.5, 0.0, 0.2), speed=0.0, grasped=False):

@@ -5,7 +5,7 @@
      "fault": "none"}
 
 `skipped` counts the ticks between two commands that had none, `violations` the commands outside the robot's limits
-(joints.py). `cameras` has the CRC-32 of each image as a receiver decodes it.
+(twin.py). `cameras` has the CRC-32 of each image as a receiver decodes it.
 
 An image shows bars for the joints. Its top rows encode the stamp, 64 bits in black and white blocks of 4x4 pixels,
 which survive JPEG. The rest is a function of stamp and joints alone, so an image can be rendered again and compared.
