@@ -411,8 +411,8 @@ def _percentiles(values: AnyArray, *percents: float) -> str:
     return ", ".join([*parts, f"max {values.max():.2f}"])
 
 
-LABELED = {OperatorCommand.SUCCESS, OperatorCommand.FAILURE}
-DISCARDED = {OperatorCommand.DISCARD, OperatorCommand.REPEAT}
+LABELED_MARKS = {OperatorCommand.SUCCESS, OperatorCommand.FAILURE}
+DISCARDED_MARKS = {OperatorCommand.DISCARD, OperatorCommand.REPEAT}
 
 
 def run_episode(
@@ -444,7 +444,7 @@ def label_marked(store: Store, episode_id: int) -> None:
     """Write the label that an episode's mark stands for, unless the ledger has it."""
     entry = store.entry(episode_id)
     mark = entry.line["meta"].get(MARK)
-    if mark in LABELED and store.ledger.newest(episode_id, {OPERATOR}) is None:
+    if mark in LABELED_MARKS and store.ledger.newest(episode_id, {OPERATOR}) is None:
         cutoff = entry.steps if mark == OperatorCommand.SUCCESS else None
         store.ledger.append(
             episode_id, Labels.from_cutoff(steps=entry.steps, cutoff=cutoff, source=OPERATOR, note="at the robot")
@@ -453,7 +453,7 @@ def label_marked(store: Store, episode_id: int) -> None:
 
 def is_discarded(episode: Episode) -> bool:
     """Whether the operator discarded it."""
-    return episode.meta.get(MARK) in DISCARDED
+    return episode.meta.get(MARK) in DISCARDED_MARKS
 
 
 def discarded_folder(folder: Path) -> Path:

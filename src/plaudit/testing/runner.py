@@ -32,7 +32,7 @@ from plaudit.config import parse
 from plaudit.data.store import Store, is_store
 from plaudit.errors import PlauditError, RobotSilent
 from plaudit.rollout.operator import MARK, Operator, OperatorCommand
-from plaudit.rollout.recording import DISCARDED, LABELED, discarded_folder
+from plaudit.rollout.recording import DISCARDED_MARKS, LABELED_MARKS, discarded_folder
 from plaudit.testing.env import SimulatedEnv, SimulatedEnvConfig
 from plaudit.testing.faults import Kill, SimulatedDisk, SimulatedGroup, attending, simulated_machine
 from plaudit.testing.invariants import SILENT, Watch
@@ -112,8 +112,8 @@ class Recorder:
             mark, label = episode.meta.get(MARK), store.ledger.labels(i, {OPERATOR})
             said = None if label is None else OperatorCommand.SUCCESS if label.success_once else OperatorCommand.FAILURE
             message = f"episode {i} is marked '{mark}', and its label is '{said}'"
-            world.check(said == (mark if mark in LABELED else None), "recorded", message)
-            world.check(mark not in DISCARDED, "recorded", f"episode {i} was discarded, and is kept")
+            world.check(said == (mark if mark in LABELED_MARKS else None), "recorded", message)
+            world.check(mark not in DISCARDED_MARKS, "recorded", f"episode {i} was discarded, and is kept")
             world.check((episode.control_mode == HUMAN).all(), "recorded", f"episode {i} has steps of no person")
             seed = episode.meta["seed"]
             world.check(seed not in seeds, "recorded", f"episode {i} has seed {seed}, which an earlier one has too")
@@ -121,7 +121,7 @@ class Recorder:
         if is_store(folder := discarded_folder(self._folder)):
             for i, episode in Store.open(folder):
                 mark = episode.meta.get(MARK)
-                world.check(mark in DISCARDED, "recorded", f"episode {i} is put aside with the mark '{mark}'")
+                world.check(mark in DISCARDED_MARKS, "recorded", f"episode {i} is put aside with the mark '{mark}'")
 
 
 MAX_SESSIONS, MAX_TURNS = 8, 2500
