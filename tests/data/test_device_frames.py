@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from plaudit.data.batch import FeatureCache
 from plaudit.data.device_frames import DeviceFrames, FramesDoNotFit
-from plaudit.data.features import FeatureCache
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.types import Episode, Labels

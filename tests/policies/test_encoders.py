@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from conftest import counting_episode
-from plaudit.data.features import FeatureCache
+from plaudit.data.batch import FeatureCache
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store

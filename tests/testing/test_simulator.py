@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from plaudit.contracts import check_learner, check_vec_env
+from plaudit.data.batch import FeatureCache
 from plaudit.data.demonstrations import steps_to_clone
-from plaudit.data.features import FeatureCache
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.step_table import StepTable
 from plaudit.data.store import Store

@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from plaudit.data.batch import Allocate, BufferPool, cuda_available, pinned_empty, to_tensordict, to_torch
+from plaudit.data.batch import Allocate, BufferPool, FeatureCache, cuda_available, pinned_empty, to_tensordict, to_torch
 from plaudit.data.demonstrations import InterventionConfig
-from plaudit.data.features import FeatureCache
 from plaudit.data.frame_decoder import EncodedColumn, Wanted
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.segments import STEPS, camera_column

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from plaudit.data.batch import FeatureCache
 from plaudit.data.catalog import EpisodeEntry
 from plaudit.data.demonstrations import InterventionConfig, sampling_weights, steps_before_takeover, steps_to_clone
-from plaudit.data.features import FeatureCache
 from plaudit.data.frame_decoder import EncodedColumn, encoded_column
 from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.segments import STEPS, MappedColumn, camera_column

@@ -37,9 +37,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from plaudit.config import Config, Fraction, NonNegativeInt, Seed, SmallInt
+from plaudit.data.batch import FeatureCache
 from plaudit.data.demonstrations import InterventionConfig
 from plaudit.data.disk import disk_errors, write_atomic
-from plaudit.data.features import FeatureCache
 from plaudit.data.ledger import Failure, Failures, Ledger, counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plaudit.contracts import missing_members
-from plaudit.data.features import FeatureCache
+from plaudit.data.batch import FeatureCache
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.devices import resolve_device

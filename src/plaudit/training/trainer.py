@@ -20,8 +20,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from plaudit.data.batch import to_torch
-from plaudit.data.features import FeatureCache
+from plaudit.data.batch import FeatureCache, to_torch
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import DataError
