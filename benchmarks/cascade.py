@@ -34,7 +34,7 @@ import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
 from plaudit.config import parse  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
-from plaudit.encoders.small import SmallConfig  # noqa: E402
+from plaudit.encoders import SmallConfig  # noqa: E402
 from plaudit.envs.panda import PandaConfig  # noqa: E402
 from plaudit.judges.cascade import CascadeConfig  # noqa: E402
 from plaudit.judges.classifier.config import ClassifierJudgeConfig, RewardTrainConfig  # noqa: E402

@@ -23,7 +23,7 @@ import numpy as np
 
 from bars import Bars
 from plaudit.data.store import Store
-from plaudit.encoders.small import SmallConfig
+from plaudit.encoders import SmallConfig
 from plaudit.envs.panda import PandaConfig
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.report.plots import line_chart

@@ -29,7 +29,7 @@ from bars import Bars, line_charts
 from plaudit.data.disk import write_atomic
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
-from plaudit.encoders.small import SmallConfig
+from plaudit.encoders import SmallConfig
 from plaudit.envs.panda import PandaConfig
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.policies.config import FlowConfig, VelocityNetConfig

@@ -11,7 +11,7 @@ import numpy as np
 
 from bright_square import CUTOFF, STEPS, square_episode
 from plaudit.data.store import Store
-from plaudit.encoders.small import SmallConfig
+from plaudit.encoders import SmallConfig
 from plaudit.judges.classifier.config import ClassifierJudgeConfig, RewardTrainConfig
 from plaudit.judges.labeling import LabelRunner, StoreQueue
 from plaudit.training.reward_model import train_and_save

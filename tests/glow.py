@@ -16,7 +16,7 @@ import torch
 from plaudit.config import Config
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
-from plaudit.encoders.small import SmallConfig
+from plaudit.encoders import SmallConfig
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import ClassifierJudgeConfig

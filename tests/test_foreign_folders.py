@@ -21,9 +21,9 @@ from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.data.transfer import import_dataset
 from plaudit.data.weights import load_checkpoint, save_checkpoint
+from plaudit.encoders import SmallConfig
 from plaudit.encoders.others import TransformersConfig
 from plaudit.encoders.resnet import Resnet10Config
-from plaudit.encoders.small import SmallConfig
 from plaudit.errors import DataError, PlauditError
 from plaudit.judges.certificate import load_certificate
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig

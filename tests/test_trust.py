@@ -125,10 +125,10 @@ def test_a_field_of_a_plugin_may_name_code_too(tmp_path):
 def test_an_encoder_of_the_registry_needs_no_word(tmp_path):
     with from_file(tmp_path / "model.json"):
         check_code(
-            "plaudit.encoders.small:SmallConfig",
-            {"plaudit.encoders.small:SmallConfig"},
+            "plaudit.encoders:SmallConfig",
+            {"plaudit.encoders:SmallConfig"},
         )
-        assert ENCODER_REGISTRY.parse({"type": "plaudit.encoders.small:SmallConfig"})
+        assert ENCODER_REGISTRY.parse({"type": "plaudit.encoders:SmallConfig"})
 
 
 # Servers and secrets

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from plaudit.encoders.small import SmallConfig
+from plaudit.encoders import SmallConfig
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.types import Episode

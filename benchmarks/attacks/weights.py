@@ -24,8 +24,7 @@ from attacks.tally import Tally, sample
 from attacks.torch_files import HEADS, hostile_archives
 from plaudit.data.normalize import Normalizer
 from plaudit.data.weights import load_checkpoint, save_checkpoint
-from plaudit.encoders import read_state_dict
-from plaudit.encoders.small import SmallConfig
+from plaudit.encoders import SmallConfig, read_state_dict
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig

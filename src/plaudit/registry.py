@@ -356,8 +356,8 @@ LEARNER_REGISTRY = Registry(
 ENCODER_REGISTRY = Registry(
     "encoder",
     builtin={
-        "small": "plaudit.encoders.small:SmallConfig",
-        "keypoints": "plaudit.encoders.small:KeypointsConfig",
+        "small": "plaudit.encoders:SmallConfig",
+        "keypoints": "plaudit.encoders:KeypointsConfig",
         "resnet10": "plaudit.encoders.resnet:Resnet10Config",
         "resnet": "plaudit.encoders.resnet:ResnetConfig",
         "efficientnet_lite0": "plaudit.encoders.efficientnet:EfficientNetConfig",

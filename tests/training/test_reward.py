@@ -17,7 +17,7 @@ from glow import GlowConfig, bewildered, bright_model, saved
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
-from plaudit.encoders.small import SmallConfig
+from plaudit.encoders import SmallConfig
 from plaudit.errors import BadFile, JudgeError, PlauditError
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig, classifier_stage

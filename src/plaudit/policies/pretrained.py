@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plaudit.encoders import EncodedFrames, SpatialLearnedEmbeddings, features_of, normalize
-from plaudit.encoders.small import KeypointsEncoder
+from plaudit.encoders import EncodedFrames, KeypointsEncoder, SpatialLearnedEmbeddings, features_of, normalize
 from plaudit.errors import PolicyError
 from plaudit.policies.config import CLONED, ImageEncoderConfig
 from plaudit.types import ByteArray, FloatArray

@@ -16,8 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from plaudit.config import Seed
-from plaudit.encoders import PretrainedConfig
-from plaudit.encoders.small import SmallEncoder
+from plaudit.encoders import PretrainedConfig, SmallEncoder
 from plaudit.learners.base import LearnerBase
 from plaudit.learners.config import LearnerConfig, OffPolicyConfig
 from plaudit.learners.dagger import Dagger

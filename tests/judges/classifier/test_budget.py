@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bright_square import square_store
+from plaudit.encoders import SmallConfig
 from plaudit.encoders.resnet import Resnet10Config
-from plaudit.encoders.small import SmallConfig
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier import budget
 from plaudit.judges.classifier.budget import (

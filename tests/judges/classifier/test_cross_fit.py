@@ -9,7 +9,7 @@ import pytest
 
 from bright_square import CUTOFF, square_store
 from plaudit.data.store import Store
-from plaudit.encoders.small import SmallConfig
+from plaudit.encoders import SmallConfig
 from plaudit.judges.calibration import by_others_thresholds
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, add_blank_negatives, split, subsample

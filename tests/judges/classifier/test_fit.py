@@ -13,8 +13,8 @@ from bright_square import CUTOFF, STEPS, square_episode, square_store
 from glow import saved
 from plaudit.data.episode_keys import episode_keys, unpack_keys
 from plaudit.data.store import Store
+from plaudit.encoders import SmallConfig
 from plaudit.encoders.resnet import Resnet10Config
-from plaudit.encoders.small import SmallConfig
 from plaudit.errors import BadFile, JudgeError, PlauditError, TargetNotEmpty
 from plaudit.judges import epochs
 from plaudit.judges.calibration import PlattScaling

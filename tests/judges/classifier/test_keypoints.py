@@ -6,8 +6,7 @@ from torch import nn
 
 from plaudit.config import parse
 from plaudit.devices import Adam
-from plaudit.encoders import feature_map_size
-from plaudit.encoders.small import KeypointsConfig
+from plaudit.encoders import KeypointsConfig, feature_map_size
 from plaudit.errors import ConfigError
 
 SIDE = 32

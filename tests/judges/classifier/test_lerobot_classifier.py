@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from command import plaudit
+from plaudit.encoders import SmallConfig
 from plaudit.encoders.resnet import Resnet10Config
-from plaudit.encoders.small import SmallConfig
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig
 from plaudit.judges.classifier.judge import load_reward_model

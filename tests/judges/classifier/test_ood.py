@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from bright_square import CUTOFF, STEPS, square_episode, square_store
 from command import plaudit
 from plaudit.data.store import Store
-from plaudit.encoders.small import SmallConfig
+from plaudit.encoders import SmallConfig
 from plaudit.errors import BadFile
 from plaudit.judges.classifier import ood as ood_module
 from plaudit.judges.classifier.checkpoint import OOD_FILE, RewardModel

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from plaudit.config import parse
-from plaudit.encoders import feature_map_size
+from plaudit.encoders import SmallConfig, feature_map_size
 from plaudit.encoders.others import TorchvisionConfig, TransformersConfig
-from plaudit.encoders.small import SmallConfig
 from plaudit.errors import JudgeError, MissingExtra, MissingPackage, UnknownName
 
 PREPROCESSING = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.2, 0.2], "rescale_factor": 1 / 255}

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from bright_square import square_store
-from plaudit.encoders import feature_map_size
+from plaudit.encoders import SmallConfig, feature_map_size
 from plaudit.encoders.resnet import Resnet10Config, ResNetEncoderWrapper
-from plaudit.encoders.small import SmallConfig
 from plaudit.errors import BadFile, ConfigError, JudgeError, UnsafeFile
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.fit import TrainResult, train_reward_model

@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plaudit.encoders import SmallConfig
 from plaudit.encoders.resnet import Resnet10Config, ResnetConfig
-from plaudit.encoders.small import SmallConfig
 from plaudit.errors import BadFile, JudgeError, TargetNotEmpty
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig
 from plaudit.judges.classifier.judge import load_reward_model
