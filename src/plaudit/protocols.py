@@ -181,13 +181,6 @@ class SampledPolicy(Policy, Protocol):
 
 
 @runtime_checkable
-class ChoosingPolicy(Policy, Protocol):
-    """A policy that samples several chunks for each one it returns. A message about its latency names the number."""
-
-    num_samples: int
-
-
-@runtime_checkable
 class RefiningPolicy(Policy, Protocol):
     """A policy whose slow part may use an older observation than its fast part.
 

@@ -20,7 +20,7 @@ the robot moves. Without torch, because a client of a policy server uses it too.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -77,14 +77,10 @@ class Sampling:
         return given.astype(np.float32)
 
 
-@runtime_checkable
-class LimitedSampling(Protocol):
-    """A policy with limits of its own: LeRobot's ACT, or a policy whose server announces them."""
+class LimitedSampling:
+    """Base of policies with limits of their own: LeRobot's ACT, or a policy whose server announces them."""
 
-    @property
-    def sampling(self) -> Sampling:
-        """The limits."""
-        ...
+    sampling: Sampling
 
 
 def sampling_of(policy: Policy) -> Sampling:

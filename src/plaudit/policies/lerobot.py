@@ -23,7 +23,7 @@ from torch import Tensor
 from plaudit.devices import resolve_device
 from plaudit.errors import BadFile, MissingPackage, PolicyError
 from plaudit.files import open_safetensors, safetensors_shapes
-from plaudit.policies.guidance import MAX_SAMPLES, Sampling, blend_with_previous
+from plaudit.policies.guidance import MAX_SAMPLES, LimitedSampling, Sampling, blend_with_previous
 from plaudit.policies.lerobot_folder import ACTION, STATE, WEIGHTS_FILE, LeRobotPolicyConfig
 from plaudit.policies.networks import load_components
 from plaudit.protocols import Normalizer
@@ -34,7 +34,7 @@ RELEASE = "'lerobot>=0.6,<0.7'"
 COMPONENT = "policy"
 
 
-class LeRobotPolicy:
+class LeRobotPolicy(LimitedSampling):
     """A `Policy` around one of lerobot's."""
 
     def __init__(self, config: LeRobotPolicyConfig):

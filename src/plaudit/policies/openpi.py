@@ -29,7 +29,7 @@ from PIL import Image
 from plaudit.errors import MissingExtra, PolicyError, PolicyUnavailable, did_you_mean
 from plaudit.files import brief
 from plaudit.policies.config import OpenpiConfig, ServerConfig
-from plaudit.policies.guidance import FixedPolicy, Sampling
+from plaudit.policies.guidance import FixedPolicy, LimitedSampling, Sampling
 from plaudit.protocols import Normalizer
 from plaudit.types import AnyArray, ByteArray, FloatArray, Observation
 
@@ -46,7 +46,7 @@ RECONNECT_S = 5.0  # for a connection that broke, while a robot waits
 _DTYPE_KINDS = "biufUS"  # booleans, numbers, text
 
 
-class OpenpiPolicy(FixedPolicy):
+class OpenpiPolicy(FixedPolicy, LimitedSampling):
     """A client of a policy server."""
 
     counts_calls = False

@@ -16,8 +16,9 @@ import numpy as np
 
 from plaudit.data.normalize import ACTION, STATE, Normalizer
 from plaudit.errors import BadMessage, PlauditError, RobotError
+from plaudit.protocols import Robot
 from plaudit.robots.config import ANYWHERE, UNLIMITED, RobotConfig, SafetyLimits
-from plaudit.robots.limits import LimitedRobot, connect_robot, joint_position
+from plaudit.robots.limits import connect_robot, joint_position, limiter_of
 from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.ros.driver import Stream, camera_stream, joint_stream
 from plaudit.robots.ros.params import RuntimeParams
@@ -58,7 +59,7 @@ def check_observations(config: RobotConfig, seconds: float) -> list[RobotCheck]:
         rate = (len(times) - 1) / (times[-1] - times[0])
         slow = f"too slow for {robot.fps:g} Hz" if robot.fps and rate < MIN_RATE_FRACTION * robot.fps else ""
         results = _sizes(robot, newest, f"{rate:.1f} Hz", slow)
-        return [*results, check_limits(robot.limiter.limits, joint_position(robot))]
+        return [*results, check_limits(limiter_of(robot).limits, joint_position(robot))]
 
 
 def check_limits(limits: SafetyLimits, position: AnyArray | None) -> RobotCheck:
@@ -82,7 +83,7 @@ def check_motion(config: RobotConfig) -> RobotCheck:
         robot = connect_robot(config, stack)
         stack.callback(robot.hold)
         robot.observe()
-        limits = robot.limiter.limits
+        limits = limiter_of(robot).limits
         if limits.relative:
             return _move_relative(robot)
         start = joint_position(robot)
@@ -107,7 +108,7 @@ def check_motion(config: RobotConfig) -> RobotCheck:
     return _motion(f"{np.abs(way).max():.3g} and back", problem, f"{farthest.max():.3g} and back")
 
 
-def _sizes(robot: LimitedRobot, newest: Observation, rate: str, slow: str) -> list[RobotCheck]:
+def _sizes(robot: Robot, newest: Observation, rate: str, slow: str) -> list[RobotCheck]:
     size = len(newest.state)
     wrong, received = "" if size == robot.state_dim else "it has another size", f"{size} numbers"
     if not np.isfinite(newest.state).all():
@@ -130,7 +131,7 @@ def _way(limits: SafetyLimits, start: AnyArray) -> AnyArray:
     return np.where(start > (limits.lower + limits.upper) / 2, -way, way)
 
 
-def _move_relative(robot: LimitedRobot) -> RobotCheck:
+def _move_relative(robot: Robot) -> RobotCheck:
     before = moved = robot.observe().state.copy()
     for sign in (1.0, -1.0):
         for _ in range(3):

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -274,11 +274,10 @@ class ClosableRobot:
         self.close()
 
 
-@runtime_checkable
-class LimitedRobot(Robot, Protocol):
-    """A robot whose commands pass a limiter, all but `hold()`."""
-
-    limiter: CommandLimiter
+def limiter_of(robot: Robot) -> CommandLimiter:
+    """What the commands of a connected robot pass, all but `hold()`: its own limiter, or that of `Limited`."""
+    limiter: CommandLimiter = getattr(robot, "limiter")  # noqa: B009 - no part of the protocol
+    return limiter
 
 
 def joint_position(robot: Robot) -> FloatArray | None:
@@ -360,12 +359,12 @@ class Rate:
         self._due += self._period
 
 
-def connect_robot(config: Any, stack: ExitStack) -> LimitedRobot:
+def connect_robot(config: Any, stack: ExitStack) -> Robot:
     """Build a robot whose commands are kept within its limits; it is closed with the stack if it can be closed."""
     robot: Robot = config.build()
     if isinstance(robot, AbstractContextManager):
         stack.enter_context(robot)
-    if isinstance(robot, LimitedRobot):
+    if hasattr(robot, "limiter"):
         return robot
     limits = config.limits if isinstance(config, RobotConfig) else RobotConfig().limits
     return Limited(robot, limits(robot.action_dim))

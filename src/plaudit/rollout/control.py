@@ -16,9 +16,9 @@ from multiprocessing.connection import Connection
 
 from plaudit import processes
 from plaudit.errors import RobotSilent, RolloutError
-from plaudit.protocols import Teleoperator
+from plaudit.protocols import Robot, Teleoperator
 from plaudit.robots.config import RobotConfig
-from plaudit.robots.limits import EmergencyStop, EmergencyStopped, LimitedRobot, connect_robot
+from plaudit.robots.limits import EmergencyStop, EmergencyStopped, connect_robot, limiter_of
 from plaudit.rollout import engine
 from plaudit.rollout.recording import ActionChunk, EpisodeBuffer
 from plaudit.rollout.teleop import SHARED_KEYS, TeleopConfig
@@ -114,13 +114,13 @@ def _failed(error: Exception, privileged: dict[str, list[AnyArray]] | None = Non
 
 def connect(
     robot_config: RobotConfig, teleop: TeleopConfig | None, emergency_stop: EmergencyStop, stack: ExitStack, again: bool
-) -> tuple[LimitedRobot, Teleoperator | None]:
+) -> tuple[Robot, Teleoperator | None]:
     """Connect robot and teleoperator; when the stack is closed the robot holds, and both are closed.
 
     again: after a fault, so that the robot must be heard first
     """
     robot = connect_robot(robot_config, stack)
-    robot.limiter.emergency_stop = emergency_stop
+    limiter_of(robot).emergency_stop = emergency_stop
     stack.callback(robot.hold)
     teleoperator = None if teleop is None else teleop.build(robot.action_dim)
     if teleoperator is not None:
@@ -144,7 +144,7 @@ class ControlProcess:
 
     def __init__(
         self,
-        robot: LimitedRobot,
+        robot: Robot,
         teleop: Teleoperator | None,
         env_spec: EnvSpec,
         config: engine.InferenceConfig,

@@ -28,9 +28,9 @@ import numpy as np
 from plaudit.config import Config, PositiveFloat
 from plaudit.errors import BadFile, RobotError, RolloutError, did_you_mean, import_extra
 from plaudit.files import MAX_DEPTH, read_own, readable
-from plaudit.protocols import Teleoperator
+from plaudit.protocols import Robot, Teleoperator
 from plaudit.robots.config import Workspace
-from plaudit.robots.limits import LimitedRobot, joint_position
+from plaudit.robots.limits import joint_position, limiter_of
 from plaudit.types import AnyArray, FloatArray
 
 MAX_BYTES = 16 << 20  # of a file; humanoids have 1 MB
@@ -212,7 +212,7 @@ class EndEffectorTeleop:
         self._box = np.array([config.workspace.lower, config.workspace.upper])
         self._arm: Arm | None = None
 
-    def begin_episode(self, robot: LimitedRobot) -> None:
+    def begin_episode(self, robot: Robot) -> None:
         """Called after each reset of the robot."""
         self._device.begin_episode(robot)
         self._robot = robot
@@ -225,8 +225,8 @@ class EndEffectorTeleop:
                     f"teleop.gripper is {self._gripper}, but joint '{names[self._gripper]}' moves the end-effector"
                 )
 
-    def _joint_names(self, robot: LimitedRobot) -> list[str]:
-        names = self._config.joints or [name.removesuffix(".pos") for name in robot.limiter.limits.names]
+    def _joint_names(self, robot: Robot) -> list[str]:
+        names = self._config.joints or [name.removesuffix(".pos") for name in limiter_of(robot).limits.names]
         if len(names) != self._action_dim:
             raise RolloutError(
                 f"teleop.end_effector.joints must name the joints of {self._action_dim} numbers of a command, "
@@ -246,7 +246,7 @@ class EndEffectorTeleop:
             raise RolloutError(
                 "the robot does not measure its joints (joint_position), so its end-effector cannot be moved"
             )
-        config, seconds = self._config, 1 / self._robot.limiter.hz
+        config, seconds = self._config, 1 / limiter_of(self._robot).hz
         command = np.array(start, np.float32)
         if self._gripper is not None:
             command[self._gripper] += displacement[GRIPPER] * config.gripper_speed * seconds

@@ -27,7 +27,7 @@ from plaudit.data.store import Store
 from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, RolloutError, RolloutFault
 from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy, Robot, Teleoperator
-from plaudit.robots.limits import STALE_CHUNK, EmergencyStop, Limited, LimitedRobot, joint_position, limited_steps
+from plaudit.robots.limits import STALE_CHUNK, EmergencyStop, Limited, joint_position, limited_steps, limiter_of
 from plaudit.robots.sim import SimRobot
 from plaudit.rollout.recording import (
     MAX_CHUNK,
@@ -179,14 +179,14 @@ class ControlStep:
     lets go nor a chunk that arrives late makes the robot jump; the first ones ramp from where the joints are measured.
     """
 
-    def __init__(self, robot: LimitedRobot, teleop: Teleoperator | None, config: InferenceConfig):
+    def __init__(self, robot: Robot, teleop: Teleoperator | None, config: InferenceConfig):
         self._robot, self._teleop, self._config = robot, teleop, config
         self._zero = np.zeros(robot.action_dim, np.float32)
         max_delta = config.max_action_delta
         if max_delta is not None and np.shape(max_delta) not in ((), (robot.action_dim,)):
             raise RolloutError(f"max_action_delta must be one number, or one for each of {robot.action_dim} joints")
-        robot.limiter.set_rate(config.control_hz or robot.fps or 1.0, max_delta)
-        self._stale_after = robot.limiter.limits.stale_observation_s
+        limiter_of(robot).set_rate(config.control_hz or robot.fps or 1.0, max_delta)
+        self._stale_after = limiter_of(robot).limits.stale_observation_s
         self.privileged: dict[str, list[AnyArray]] = {}  # name -> one value per step
         self._motion: Sequence[FloatArray] | FloatArray = ()  # of the reset
         if isinstance(config.reset, RecordedReset):
@@ -254,7 +254,7 @@ class ControlStep:
 
     def act(self, step: int, chunk: ActionChunk, human: FloatArray | None) -> None:
         """Send a human's command, else the chunk's, else the idle action."""
-        limiter, stale = self._robot.limiter, 0
+        limiter, stale = limiter_of(self._robot), 0
         planned = chunk.action_at(step)
         if human is not None and not (step and self._buffer.control_mode[step - 1] == HUMAN):
             self._taken_over_at = step

@@ -25,7 +25,7 @@ from plaudit.errors import RolloutError
 from plaudit.policies.config import PolicyConfig
 from plaudit.policies.guidance import FixedPolicy, PreviousChunk
 from plaudit.processes import ParentGone, exit_with_parent, print_error, receive, receive_block, send, set_high_priority
-from plaudit.protocols import ChoosingPolicy, Policy, RefiningPolicy
+from plaudit.protocols import Policy, RefiningPolicy
 from plaudit.rollout.control import END_OF_EPISODE
 from plaudit.rollout.engine import MAY_PASS, InferenceConfig, build_policy, error_message, validate_chunk
 from plaudit.rollout.recording import DISCARDED, EXPIRED, USED, ActionChunk, EpisodeBuffer, SharedBlock, padded
@@ -110,7 +110,7 @@ def warm_up(policy: Policy, env_spec: EnvSpec, config: InferenceConfig) -> Warmu
         took.append(time.monotonic() - began)
     parameters = (parameter for component in policy.components.values() for parameter in component.parameters())
     device = next((str(parameter.device) for parameter in parameters), "")
-    samples = policy.num_samples if isinstance(policy, ChoosingPolicy) else 1
+    samples: int = getattr(policy, "num_samples", 1)  # that it chooses a chunk among
     return Warmup(env_spec.fps, len(chunk), executed, tuple(took), device, samples)
 
 

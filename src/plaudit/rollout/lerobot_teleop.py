@@ -27,6 +27,7 @@ from plaudit.errors import RolloutError, RolloutFault
 from plaudit.protocols import Teleoperator
 from plaudit.registry import TELEOP_REGISTRY
 from plaudit.robots.lerobot import make_device
+from plaudit.robots.limits import limiter_of
 from plaudit.rollout.end_effector import GRIPPER, NUM_DISPLACEMENTS, EndEffectorConfig, EndEffectorTeleop, check_gripper
 from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import FloatArray
@@ -106,7 +107,7 @@ class LeRobotTeleop:
                 return None
         action = self._call("get_action")
         if self._phone is not None:
-            command, held = self._phone.displacement(action, 1 / self._robot.limiter.hz)
+            command, held = self._phone.displacement(action, 1 / limiter_of(self._robot).hz)
             return command if held or self._config.always else None
         command = np.array([action[name] for name in self.names], np.float32)
         if not np.isfinite(command).all():

@@ -16,7 +16,7 @@ from plaudit.policies.guidance import FixedPolicy
 from plaudit.protocols import Policy
 from plaudit.registry import INFERENCE_REGISTRY
 from plaudit.robots.config import RobotConfig
-from plaudit.robots.limits import EmergencyStopped
+from plaudit.robots.limits import EmergencyStopped, limiter_of
 from plaudit.rollout import engine
 from plaudit.rollout.control import connect
 from plaudit.rollout.recording import ActionChunk, EpisodeBuffer
@@ -147,7 +147,7 @@ class Sequential(engine.EngineBase):
     def _is_over(self, chunk: ActionChunk, step: int, buffer: EpisodeBuffer) -> bool:
         """Whether a chunk was executed, or a human has moved the robot away from what it was inferred from."""
         length = len(chunk.actions)
-        executed = min(self._config.execution_horizon or length, length, self._robot.limiter.stale_steps)
+        executed = min(self._config.execution_horizon or length, length, limiter_of(self._robot).stale_steps)
         return step - chunk.start_step >= executed or bool(step and buffer.control_mode[step - 1] == HUMAN)
 
     def _infer(self, policy: Policy, buffer: EpisodeBuffer, row: int) -> ActionChunk:

@@ -7,13 +7,14 @@ read their own settings, such as WANDB_MODE=offline, WANDB_PROJECT, TRACKIO_PROJ
 
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import Full, Queue
 from secrets import token_hex
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from plaudit.data.disk import Folder, write_atomic
 from plaudit.errors import ConfigError, NotAllowed, import_extra
@@ -33,15 +34,23 @@ CLOSE_TIMEOUT_S = 30.0  # for the rest of them at the end of a run
 Warn = Callable[[str], None]
 
 
-class Tracker(Protocol):
+class Tracker(ABC):
     """What receives metrics and videos."""
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
-    def log_video(self, step: int, video: Path) -> None: ...  # an MP4 file with episodes of an evaluation
-    def close(self) -> None: ...
+    @abstractmethod
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Metrics of a step."""
+
+    @abstractmethod
+    def log_video(self, step: int, video: Path) -> None:
+        """An MP4 file with episodes of an evaluation."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what is left."""
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """The event files of one folder. Its writer breaks for good on a full disk; another is made when there is room."""
 
     def __init__(self, folder: Path):
@@ -73,7 +82,7 @@ class TensorBoard:
             self._writer = None
 
 
-class Wandb:
+class Wandb(Tracker):
     """A run of W&B. Its steps may repeat after a resumption, so `step` is a metric of its own and the x axis."""
 
     def __init__(self, folder: Path, run_id: str, config: dict[str, Any]):
@@ -100,7 +109,7 @@ class Wandb:
         self._run.finish()
 
 
-class Trackio:
+class Trackio(Tracker):
     """A run of trackio. It resumes by name, and another folder may have a run of the same name, so the id is added."""
 
     def __init__(self, folder: Path, run_id: str, config: dict[str, Any]):
@@ -118,7 +127,7 @@ class Trackio:
         self._run.finish()
 
 
-class BackgroundTracker:
+class BackgroundTracker(Tracker):
     """A tracker in a thread of its own, which also makes it. The first problem is reported, later ones are not."""
 
     def __init__(self, name: str, make: Callable[[], Tracker], warn: Warn):

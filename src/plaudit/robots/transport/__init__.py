@@ -4,6 +4,10 @@
     transport.subscribe("/igris_b/joint_states", JOINT_STATE, messages.append)    # called from the transport's thread
     transport.publish("/igris_b/joint_commands", JOINT_STATE, encode_joint_state(command))
 
+Topics are ROS names with their leading slash, types are ROS names like `sensor_msgs/msg/JointState`. `publish` does not
+block: a slow or frozen subscriber misses messages and delays no one. Callbacks get each message in order, and must not
+raise.
+
 The bytes are CDR, the encoding of ROS 2, so one driver works over any of them: `zenoh` (reaches a ROS 2 system through
 zenoh-bridge-ros2dds), `cyclone` (Cyclone DDS, which talks to ROS 2 nodes directly) and `memory` (within one process,
 for tests). (Rejected: rclpy, which needs a ROS installation of one Ubuntu release and its Python.)
@@ -11,32 +15,16 @@ for tests). (Rejected: rclpy, which needs a ROS installation of one Ubuntu relea
 
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Tag, field_validator
 
 from plaudit.errors import MissingExtra, RobotError
-from plaudit.robots.transport.cyclone import CycloneConfig, TransportConfig
+from plaudit.robots.transport.cyclone import CycloneConfig, CycloneTransport, TransportConfig
 
 Callback = Callable[[bytes], None]
 
 _BUSES: dict[str, list["MemoryTransport"]] = {}
-
-
-class Transport(Protocol):
-    """Topics are ROS names with their leading slash, types are ROS names like `sensor_msgs/msg/JointState`."""
-
-    def publish(self, topic: str, msg_type: str, data: bytes) -> None:
-        """Send without blocking: a slow or frozen subscriber misses messages and delays no one."""
-        ...
-
-    def subscribe(self, topic: str, msg_type: str, callback: Callable[[bytes], None]) -> None:
-        """Call `callback` with each message, in order, from a thread of the transport; it must not raise."""
-        ...
-
-    def close(self) -> None:
-        """Stop sending and receiving."""
-        ...
 
 
 class MemoryConfig(TransportConfig):
@@ -186,3 +174,4 @@ AnyTransport = Annotated[
     | Annotated[MemoryConfig, Tag("memory")],
     Discriminator(lambda value: value.get("type", "zenoh") if isinstance(value, dict) else value.type),
 ]
+Transport = ZenohTransport | CycloneTransport | MemoryTransport
