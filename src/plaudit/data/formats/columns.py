@@ -44,7 +44,8 @@ STATES = (
 )
 UMI = STATES[4]  # it has no actions: the pose that follows is the command
 ACTIONS = (("action",), ("actions",))
-SUCCESSES = (("success",), ("is_success",), ("reward",), ("rewards",))
+REWARDS = (("reward",), ("rewards",))
+SUCCESSES = (("success",), ("is_success",), *REWARDS)
 TASKS = (("language_instruction",), ("task",), ("instruction",))
 _UNSPECIFIC = {"rgb", "color", "image", "images", "image_raw", "image_rect_color", "image_color", "compressed", "data"}
 _GROUPS = {"obs", "observation", "observations"}  # of all cameras: their names name none
@@ -106,6 +107,7 @@ class Content:
     robot: str = ""
     terminated: bool | None = None  # None: where the last row is a success
     meta: Mapping[str, Any] = field(default_factory=dict)
+    labeled: bool = False  # its reward tells success from failure, also where it is 0 everywhere
     ignored: Sequence[str] = ()  # what it has and an episode has no place for
     problem: str = ""  # what has to be settled before it can be read
     # Chosen columns -> the episode with these in step, of a format whose columns have rates of their own.
@@ -144,6 +146,8 @@ class ColumnLayout:
         if columns is None:  # each of them tells why
             columns = ColumnMap()
         reader = _Reader(self, columns, options, str(path))
+        if not (options.success or columns.problems) and (_stem(columns.success),) in REWARDS:
+            reader.check_rewards(recordings)
         sources = [reader.source(index, recording) for index, recording in enumerate(recordings)]
         return base.Dataset(
             self.format,
@@ -309,6 +313,24 @@ class _Reader:
     def source(self, index: int, recording: Recording) -> base.Source:
         calls = [partial(call, index, recording) for call in (self._digest, self._load, self._nbytes, self._has_labels)]
         return base.Source(index, recording.where, *calls[:3], steps=recording.steps, has_labels=calls[3])
+
+    def check_rewards(self, recordings: Sequence[Recording]) -> None:
+        """Leave out a reward that is 0 everywhere: data sets without rewards have zeros in their place."""
+        reward, zeros = self._map.success, 0
+        for index, recording in enumerate(recordings[:MAX_TRIES]):
+            with suppress(BadFile), readable(Path(recording.where), "{}"):
+                self._nbytes(index, recording)
+                content = self._open(index, recording)
+                if content.labeled or self._numbers(content, [reward], recording.where).any():
+                    return
+                zeros += 1
+        if zeros:
+            self._map.success = ""
+            self._map.ignored.append(reward)
+            seen = f"all of the first {zeros} episodes" if zeros < len(recordings) else "all episodes"
+            self._map.notes.append(
+                f"'{reward}' is 0 in {seen} and was left out; if these are failures, give --success {reward}"
+            )
 
     def _open(self, index: int, recording: Recording) -> Content:
         """The content of a recording with the chosen columns in step; the last one stays open."""

@@ -209,7 +209,8 @@ def _facts(tree: Any, group: Any) -> dict[str, Any]:
                 attributes[name] = _text(value)
     facts = _json_object(attributes.get(OURS))
     if facts:
-        return {name: facts[name] for name, kind in _OURS_KINDS.items() if isinstance(facts.get(name), kind)}
+        known = {name: facts[name] for name, kind in _OURS_KINDS.items() if isinstance(facts.get(name), kind)}
+        return {"labeled": True, **known}
     env, problem = _json_object(attributes.get("env_args")), _json_object(attributes.get("problem_info"))
     settings = env.get("env_kwargs")
     settings = settings if isinstance(settings, dict) else {}
