@@ -21,6 +21,9 @@ MAX_ROWS = 1 << 26  # of a table
 MAX_TEXT = 10_000  # characters of a task
 GB = 1 << 30
 
+UNREADABLE = "this cannot be read ({}); copy it again from its source"
+TEXT = "text"  # in place of a dtype: a column of texts
+
 # Bytes that any file may be decoded to, and beyond that how many times its own size. A camera that stands still gives
 # 1,000 to 1; a black one gives more, but is one of several.
 FREE = 256 << 20
