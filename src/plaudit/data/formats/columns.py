@@ -241,14 +241,10 @@ class ColumnMap:
     ) -> None:
         """States and actions go by many names; which column is which is for the user to say."""
         taken = {"state": bool(self.state), "action": bool(self.action) or self.next_state}
-        missing = [role for role in taken if not taken[role] and not getattr(options, role)]
+        missing = {role: role for role in taken if not taken[role] and not getattr(options, role)}
         free = [f"{name} [{columns[name].width}]" for name in numbers if name not in (*self.state, *self.action)]
         if missing and free:
-            flags = " and ".join(f"--{role} KEY" for role in missing)
-            self.problems.append(
-                f"{path}: which column is the {' and which the '.join(missing)}? Choose with {flags} (repeat a flag to "
-                f"join columns; 'none' leaves it out). The columns with their widths: {', '.join(free)}"
-            )
+            self.problems.append(base.which_columns(path, missing, free))
         elif missing:
             self.notes.append(f"this data set has no {' and no '.join(missing)}; its episodes come without")
         if self.next_state and not self.state:
@@ -453,8 +449,7 @@ class _Reader:
         if values.shape[1] != 1:
             raise BadFile(where, f"'{self._map.success}' has {values.shape[1]} numbers a row where it should have one")
         values = values[-steps:, 0]
-        sparse = np.isin(values[~np.isnan(values)], (0, 1)).all()
-        return (None, values) if sparse else (np.nan_to_num(values), None)
+        return (None, values) if base.is_sparse(values) else (np.nan_to_num(values), None)
 
     def _labels(self, success: AnyArray | None) -> Labels | None:
         if success is None or np.isnan(success).all():
