@@ -83,6 +83,18 @@ def test_without_next_obs_the_last_observation_is_repeated(tmp_path):
     assert np.array_equal(episode.state[5], episode.state[4])
 
 
+def test_a_success_of_0_everywhere_labels_failures(tmp_path):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["state"], file["action"], file["is_success"] = np.zeros((4, 2)), np.zeros((4, 2)), np.zeros(4)
+    _, labels = open_dataset(tmp_path / "a.hdf5").sources[0].load()
+    assert labels is not None and not labels.success.any()
+
+
+def test_failures_alone_come_back_from_an_export(tmp_path):
+    export_dataset(labeled_store(tmp_path / "a", counting_episode(4), cutoff=None), tmp_path / "out", "hdf5")
+    assert import_dataset(tmp_path / "out", tmp_path / "back").labeled == 1
+
+
 def test_a_dense_reward_is_kept_and_labels_nothing(tmp_path):
     write_robomimic(tmp_path / "image.hdf5")
     with h5py.File(tmp_path / "image.hdf5", "a") as file:

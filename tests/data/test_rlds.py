@@ -162,6 +162,21 @@ def test_episodes_arrive_value_by_value(tmp_path, episodes):
         assert np.array_equal(store.ledger.labels(i).targets[1:], arrays["reward"])
 
 
+def test_rewards_of_0_everywhere_label_nothing_unless_they_are_named(tmp_path, episodes):
+    nothing = [one | {"reward": np.zeros(len(one["reward"]), np.float32)} for one in episodes]
+    folder = write_rlds(tmp_path / "cups", *nothing)
+    report = import_dataset(folder, tmp_path / "s", ReadOptions(fps=10))
+    assert (len(report.ids), report.labeled) == (3, 0) and "reward" in report.ignored
+    assert any("'reward' is 0 in all episodes and was left out" in note for note in report.notes)
+    report = import_dataset(folder, tmp_path / "t", ReadOptions(fps=10, success="reward"))
+    assert report.labeled == 3 and not Store.open(tmp_path / "t").ledger.labels(0).success.any()
+
+
+def test_one_success_makes_the_other_episodes_failures(tmp_path, episodes):
+    episodes[0]["reward"] *= 0
+    assert import_dataset(write_rlds(tmp_path / "cups", *episodes), tmp_path / "s", ReadOptions(fps=10)).labeled == 3
+
+
 def test_numbers_of_variable_length_are_exact(tmp_path, episodes):
     numbers = np.array([0, 1, -1, 127, 128, 2**31, -(2**62), 2**63 - 1])
     episode = {**episodes[0], "observation/step": numbers, "action": np.zeros((8, 7), np.float32)}

@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from plaudit.errors import BadFile
 from plaudit.files import Root
-from plaudit.types import Episode, Labels, ProgressFn
+from plaudit.types import AnyArray, Episode, Labels, ProgressFn
 
 # Limits on foreign data: a few bytes can stand for any amount of memory (equal values in a table, a black video, a
 # length in a JSON file), so sizes are computed before anything is decoded.
@@ -20,6 +22,9 @@ MAX_WIDTH = 1 << 20  # numbers in one row of a column
 MAX_ROWS = 1 << 26  # of a table
 MAX_TEXT = 10_000  # characters of a task
 GB = 1 << 30
+
+UNREADABLE = "this cannot be read ({}); copy it again from its source"
+TEXT = "text"  # in place of a dtype: a column of texts
 
 # Bytes that any file may be decoded to, and beyond that how many times its own size. A camera that stands still gives
 # 1,000 to 1; a black one gives more, but is one of several.
@@ -206,6 +211,24 @@ def check_decoded_size(
 
 # Fills an empty folder; returns a sentence for each episode or part that the layout has no place for.
 Writer = Callable[[Path, Sequence[LabeledEpisode], WriteOptions, ProgressFn], list[str]]
+
+
+def which_columns(where: Path, missing: Mapping[str, str], free: Sequence[str]) -> str:
+    """Ask for the columns of the state or the action, which go by many names.
+
+    missing: the role and its usual name; free: columns that may be meant
+    """
+    lacking = " and no ".join(f"'{name}'" for name in missing.values())
+    flags = " and ".join(f"--{role} KEY" for role in missing)
+    return (
+        f"{where}: this data set has no {lacking}; say with {flags} which columns to take (repeat the flag to join "
+        f"several, or give 'none'), out of: {', '.join(free)}"
+    )
+
+
+def is_sparse(reward: AnyArray) -> bool:
+    """Whether a reward only tells success (1) from no success (0). NaN: not labeled"""
+    return bool(np.isin(reward[~np.isnan(reward)], (0, 1)).all())
 
 
 def check_not_repeated(nbytes: int, size: int, file: Path) -> None:

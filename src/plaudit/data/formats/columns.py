@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from plaudit.data.formats import base
-from plaudit.data.formats.images import BadImage, check_names_differ, choose, decode_image, to_frames
+from plaudit.data.formats.images import FORMATS, BadImage, check_names_differ, choose, decode_image, to_frames
 from plaudit.errors import BadFile, InvalidEpisode, did_you_mean, import_extra
 from plaudit.files import Root, readable
 from plaudit.types import AnyArray, ByteArray, Episode, Labels, Origin
@@ -44,11 +44,12 @@ STATES = (
 )
 UMI = STATES[4]  # it has no actions: the pose that follows is the command
 ACTIONS = (("action",), ("actions",))
-SUCCESSES = (("success",), ("is_success",), ("reward",), ("rewards",))
+REWARDS = (("reward",), ("rewards",))
+SUCCESSES = (("success",), ("is_success",), *REWARDS)
 TASKS = (("language_instruction",), ("task",), ("instruction",))
 _UNSPECIFIC = {"rgb", "color", "image", "images", "image_raw", "image_rect_color", "image_color", "compressed", "data"}
 _GROUPS = {"obs", "observation", "observations"}  # of all cameras: their names name none
-_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"RIFF", b"BM")  # of images.FORMATS
+_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"RIFF", b"BM")  # of FORMATS
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Column:
 
     rows: int
     shape: tuple[int, ...]  # of one row; of encoded images when they are decoded
-    dtype: str  # of numpy; "text"
+    dtype: str  # of numpy, or TEXT
     stored: int  # bytes on disk
     encoded: bool = False  # its rows are PNG, JPEG, WEBP or BMP files
 
@@ -86,7 +87,7 @@ class Column:
     @property
     def nbytes(self) -> int:
         """Memory that it takes when it is read."""
-        return 0 if self.dtype == "text" else self.rows * self.width * np.dtype(self.dtype).itemsize
+        return 0 if self.dtype == base.TEXT else self.rows * self.width * np.dtype(self.dtype).itemsize
 
     @property
     def size(self) -> tuple[int, int]:
@@ -106,6 +107,7 @@ class Content:
     robot: str = ""
     terminated: bool | None = None  # None: where the last row is a success
     meta: Mapping[str, Any] = field(default_factory=dict)
+    labeled: bool = False  # its reward tells success from failure, also where it is 0 everywhere
     ignored: Sequence[str] = ()  # what it has and an episode has no place for
     problem: str = ""  # what has to be settled before it can be read
     # Chosen columns -> the episode with these in step, of a format whose columns have rates of their own.
@@ -141,9 +143,9 @@ class ColumnLayout:
         root = Root.of_named_file(path) if path.is_file() else Root(path, options.follow_links)
         recordings = self.recordings(root, self.find(path), options)
         columns = self._choose(recordings, options, path)
-        if columns is None:  # each of them tells why
-            columns = ColumnMap()
         reader = _Reader(self, columns, options, str(path))
+        if not (options.success or columns.problems) and (_stem(columns.success),) in REWARDS:
+            reader.check_rewards(recordings)
         sources = [reader.source(index, recording) for index, recording in enumerate(recordings)]
         return base.Dataset(
             self.format,
@@ -157,14 +159,14 @@ class ColumnLayout:
             cameras_chosen=True,
         )
 
-    def _choose(self, recordings: Sequence[Recording], options: base.ReadOptions, path: Path) -> "ColumnMap | None":
-        contents: list[Content] = []
+    def _choose(self, recordings: Sequence[Recording], options: base.ReadOptions, path: Path) -> "ColumnMap":
+        content = None
         for recording in recordings[:MAX_TRIES]:
             with suppress(BadFile), readable(Path(recording.where), "{}"):
-                contents.append(recording.open())
-                if contents[-1].columns:
+                content = recording.open()
+                if content.columns:
                     break
-        return ColumnMap.choose(contents[-1], options, path) if contents else None
+        return ColumnMap.choose(content, options, path) if content else ColumnMap()  # loading each tells why
 
 
 @dataclass
@@ -188,7 +190,7 @@ class ColumnMap:
         chosen, columns = cls(problems=[content.problem] if content.problem else []), content.columns
         numbers = [name for name, column in columns.items() if column.is_numbers]
         chosen.success = _one(options.success, numbers, SUCCESSES, path)
-        chosen.task = _one("", [name for name, column in columns.items() if column.dtype == "text"], TASKS, path)
+        chosen.task = _one("", [name for name, column in columns.items() if column.dtype == base.TEXT], TASKS, path)
         numbers = [name for name in numbers if name != chosen.success]
         chosen._choose_cameras(columns, options, path)
         chosen.state = _several(options.state, numbers, STATES, path)
@@ -239,14 +241,10 @@ class ColumnMap:
     ) -> None:
         """States and actions go by many names; which column is which is for the user to say."""
         taken = {"state": bool(self.state), "action": bool(self.action) or self.next_state}
-        missing = [role for role in taken if not taken[role] and not getattr(options, role)]
+        missing = {role: role for role in taken if not taken[role] and not getattr(options, role)}
         free = [f"{name} [{columns[name].width}]" for name in numbers if name not in (*self.state, *self.action)]
         if missing and free:
-            flags = " and ".join(f"--{role} KEY" for role in missing)
-            self.problems.append(
-                f"{path}: which column is the {' and which the '.join(missing)}? Choose with {flags} (repeat a flag to "
-                f"join columns; 'none' leaves it out). The columns with their widths: {', '.join(free)}"
-            )
+            self.problems.append(base.which_columns(path, missing, free))
         elif missing:
             self.notes.append(f"this data set has no {' and no '.join(missing)}; its episodes come without")
         if self.next_state and not self.state:
@@ -310,11 +308,29 @@ class _Reader:
         calls = [partial(call, index, recording) for call in (self._digest, self._load, self._nbytes, self._has_labels)]
         return base.Source(index, recording.where, *calls[:3], steps=recording.steps, has_labels=calls[3])
 
+    def check_rewards(self, recordings: Sequence[Recording]) -> None:
+        """Leave out a reward that is 0 everywhere: data sets without rewards have zeros in their place."""
+        reward, zeros = self._map.success, 0
+        for index, recording in enumerate(recordings[:MAX_TRIES]):
+            with suppress(BadFile), readable(Path(recording.where), "{}"):
+                self._nbytes(index, recording)
+                content = self._open(index, recording)
+                if content.labeled or self._numbers(content, [reward], recording.where).any():
+                    return
+                zeros += 1
+        if zeros:
+            self._map.success = ""
+            self._map.ignored.append(reward)
+            seen = f"all of the first {zeros} episodes" if zeros < len(recordings) else "all episodes"
+            self._map.notes.append(
+                f"'{reward}' is 0 in {seen} and was left out; if these are failures, give --success {reward}"
+            )
+
     def _open(self, index: int, recording: Recording) -> Content:
         """The content of a recording with the chosen columns in step; the last one stays open."""
         if self._last is None or self._last[0] != index:
             self._last = None  # before the next is opened, which may be large
-            with readable(Path(recording.where), "this cannot be read ({}); copy it again from its source"):
+            with readable(Path(recording.where), base.UNREADABLE):
                 content = recording.open()
                 missing = [name for name in self._map.names if name not in content.columns]
                 if missing:
@@ -357,14 +373,9 @@ class _Reader:
         return digest.hexdigest()
 
     def _load(self, index: int, recording: Recording) -> tuple[Episode, Labels | None]:
-        where = recording.where
-        self._nbytes(index, recording)
-        with readable(Path(where), "this cannot be read ({}); copy it again from its source"):
-            return self._convert(
-                self._open(index, recording),
-                Origin(self._layout.format, self._path, index, self._digest(index, recording)),
-                where,
-            )
+        with readable(Path(recording.where), base.UNREADABLE):
+            origin = Origin(self._layout.format, self._path, index, self._digest(index, recording))
+            return self._convert(self._open(index, recording), origin, recording.where)
 
     def _convert(self, content: Content, origin: Origin, where: str) -> tuple[Episode, Labels | None]:
         chosen = self._map
@@ -438,8 +449,7 @@ class _Reader:
         if values.shape[1] != 1:
             raise BadFile(where, f"'{self._map.success}' has {values.shape[1]} numbers a row where it should have one")
         values = values[-steps:, 0]
-        sparse = np.isin(values[~np.isnan(values)], (0, 1)).all()
-        return (None, values) if sparse else (np.nan_to_num(values), None)
+        return (None, values) if base.is_sparse(values) else (np.nan_to_num(values), None)
 
     def _labels(self, success: AnyArray | None) -> Labels | None:
         if success is None or np.isnan(success).all():
@@ -453,15 +463,15 @@ class _Reader:
         return self._labels(success) is not None
 
 
-def encoded_size(data: bytes) -> tuple[int, int, int] | None:
-    """[H, W, 3] of an image file, by its header; None where it is none."""
-    if not data.startswith(_MAGIC):
+def image_column(rows: int, first: bytes, stored: int) -> Column | None:
+    """A column of image files, by the header of the first; None where that is no image."""
+    if not first.startswith(_MAGIC):
         return None
     try:
-        image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "WEBP", "BMP"))
+        width, height = Image.open(io.BytesIO(first), formats=FORMATS).size
     except Exception:  # noqa: BLE001 - Pillow's readers raise whatever a damaged file leads them to
         return None
-    return image.size[1], image.size[0], 3
+    return Column(rows, (height, width, 3), "uint8", stored, encoded=True)
 
 
 def _is_bytes(images: AnyArray) -> bool:

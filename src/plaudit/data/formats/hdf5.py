@@ -11,14 +11,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from plaudit.data.formats.base import LabeledEpisode, ReadOptions, WriteOptions
-from plaudit.data.formats.columns import MAX_COLUMNS, TASKS, Column, ColumnLayout, Content, Recording, encoded_size
+from plaudit.data.formats.base import TEXT, LabeledEpisode, ReadOptions, WriteOptions
+from plaudit.data.formats.columns import MAX_COLUMNS, TASKS, Column, ColumnLayout, Content, Recording, image_column
 from plaudit.data.formats.images import choose
 from plaudit.errors import BadFile, import_extra
 from plaudit.files import MAX_DEPTH, Root, parse_json, readable
@@ -26,6 +27,7 @@ from plaudit.types import AnyArray, ProgressFn
 
 SUFFIXES = (".hdf5", ".h5")
 FINAL = ("next_obs", "final_obs")  # groups with the observation after the last action
+DAMAGED = "this is not a whole HDF5 file ({}); copy it again from its source"
 MAX_ATTRIBUTE = 1 << 20  # characters of a text that belongs to an episode
 OURS = "plaudit"  # attribute of an exported episode: what robomimic has no name for
 _OURS_KINDS = {"task": str, "fps": float, "robot": str, "terminated": bool, "meta": dict}
@@ -72,8 +74,7 @@ class _OpenFile:
             if self._file is not None:
                 self._file.close()
             self._path = None
-            message = "this is not a whole HDF5 file ({}); copy it again from its source"
-            with readable(path, message), self._root.open(path) as file:
+            with readable(path, DAMAGED), self._root.open(path) as file:
                 self._file = h5py.File(f"/dev/fd/{file.fileno()}", "r", locking=False)
             self._path = path
         return self._file
@@ -83,7 +84,7 @@ def _demos(tree: Any, file: Path) -> list[str]:
     """The groups below `data`, in the order of their numbers; [] if the file is a single episode."""
     import h5py
 
-    with readable(file, "this is not a whole HDF5 file ({}); copy it again from its source"):
+    with readable(file, DAMAGED):
         data = _member(tree, "data", file) if "data" in list(tree) else None
         if not isinstance(data, h5py.Group):
             return []
@@ -102,7 +103,7 @@ def _steps(group: Any, file: Path) -> int:
 
 def _content(opened: _OpenFile, file: Path, name: str) -> Content:
     tree = opened.get(file)
-    with readable(file, "this is damaged ({}); copy it again from its source"):
+    with readable(file, DAMAGED):
         group = tree[name] if name else tree
         arrays: dict[str, Any] = {}
         _collect(group, "", file, arrays, 0)
@@ -119,7 +120,7 @@ def _content(opened: _OpenFile, file: Path, name: str) -> Content:
             final = _final(key, array, arrays)
             if final is not None:
                 finals[key] = final
-                column = Column(column.rows + 1, column.shape, column.dtype, column.stored, column.encoded)
+                column = replace(column, rows=column.rows + 1)
             columns[key] = column
 
         def read(key: str, start: int, stop: int) -> Any:
@@ -128,7 +129,7 @@ def _content(opened: _OpenFile, file: Path, name: str) -> Content:
             if stop > len(array):
                 rows = np.concatenate([rows, finals[key][-1:]])
             kind = columns[key]
-            if kind.dtype == "text":
+            if kind.dtype == TEXT:
                 return [_text(value) for value in rows]
             return [bytes(row) for row in rows] if kind.encoded else rows
 
@@ -176,12 +177,13 @@ def _describe(array: Any) -> Column | None:
 
     rows, stored, kind = array.shape[0], array.id.get_storage_size(), array.dtype
     variable = h5py.check_vlen_dtype(kind)
-    if kind.kind == "S" or variable == np.uint8 or (kind == np.uint8 and array.ndim == 2 and array.shape[1] > 64):
-        size = encoded_size(bytes(array[0])) if rows and array.ndim <= 2 else None
-        if size is not None:
-            return Column(rows, size, "uint8", stored, encoded=True)
+    is_bytes = kind == np.uint8 and array.ndim == 2 and array.shape[1] > 64
+    if rows and array.ndim <= 2 and (kind.kind == "S" or variable == np.uint8 or is_bytes):
+        images = image_column(rows, bytes(array[0]), stored)
+        if images is not None:
+            return images
     if array.ndim == 1 and (kind.kind == "S" or h5py.check_string_dtype(kind) is not None):
-        return Column(rows, (), "text", stored)
+        return Column(rows, (), TEXT, stored)
     if kind.kind not in "biuf":
         return None
     return Column(rows, tuple(array.shape[1:]), kind.name, stored)
@@ -209,7 +211,8 @@ def _facts(tree: Any, group: Any) -> dict[str, Any]:
                 attributes[name] = _text(value)
     facts = _json_object(attributes.get(OURS))
     if facts:
-        return {name: facts[name] for name, kind in _OURS_KINDS.items() if isinstance(facts.get(name), kind)}
+        known = {name: facts[name] for name, kind in _OURS_KINDS.items() if isinstance(facts.get(name), kind)}
+        return {"labeled": True, **known}
     env, problem = _json_object(attributes.get("env_args")), _json_object(attributes.get("problem_info"))
     settings = env.get("env_kwargs")
     settings = settings if isinstance(settings, dict) else {}

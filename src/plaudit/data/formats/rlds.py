@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.data.formats.base import ReadOptions
-from plaudit.data.formats.columns import MAX_COLUMNS, Column, ColumnLayout, Content, Recording, encoded_size
+from plaudit.data.formats.base import TEXT, UNREADABLE, ReadOptions
+from plaudit.data.formats.columns import MAX_COLUMNS, Column, ColumnLayout, Content, Recording, image_column
 from plaudit.errors import BadFile
 from plaudit.files import MAX_DEPTH, Root, brief, read_json_object, readable, understood
 
 MAX_RECORD = 4 << 30  # bytes of an episode
 _FEATURES, _STEPS = "features.json", "steps/"
 _HEAD = struct.Struct("<QI")
-_TEXT = "text"
 
 
 def find(path: Path) -> list[Path]:
@@ -56,7 +55,7 @@ def _fail(error: BadFile) -> Content:
 def _records(root: Root, file: Path) -> Iterator[tuple[int, int]]:
     """Where each record begins, and its size."""
     total = root.size(file)
-    with readable(file, "this cannot be read ({}); copy it again from its source"), root.open(file) as opened:
+    with readable(file, UNREADABLE), root.open(file) as opened:
         at = 0
         while at < total:
             opened.seek(at)
@@ -94,7 +93,7 @@ def _collect(tree: Any, name: str, features: dict[str, tuple[tuple[int, ...], st
         shape = tuple(int(edge) for edge in content.get("shape", {}).get("dimensions", ()))
         dtype = str(content.get("dtype", "uint8" if kind == "image" else "string"))
         if str(content.get("encoding", "none")).lower() in ("none", "") and all(edge >= 0 for edge in shape):
-            features[name] = (shape, _TEXT if dtype in ("string", "object") else dtype)
+            features[name] = (shape, TEXT if dtype in ("string", "object") else dtype)
 
 
 def _content(root: Root, file: Path, at: int, size: int, features: dict[str, tuple[tuple[int, ...], str]]) -> Content:
@@ -116,12 +115,11 @@ def _content(root: Root, file: Path, at: int, size: int, features: dict[str, tup
         shape, dtype = features[name]
         if kind == 1:
             files = [bytes(value) for value in content]
-            if dtype == _TEXT and not shape:
-                columns[name] = Column(len(files), (), _TEXT, sum(map(len, files)))
+            if dtype == TEXT and not shape:
+                columns[name] = Column(len(files), (), TEXT, sum(map(len, files)))
                 values[name] = [text.decode("utf-8", "replace") for text in files]
-            elif files and (edges := encoded_size(files[0])) is not None:
-                columns[name] = Column(len(files), edges, "uint8", sum(map(len, files)), encoded=True)
-                values[name] = files
+            elif files and (images := image_column(len(files), files[0], sum(map(len, files)))) is not None:
+                columns[name], values[name] = images, files
             else:
                 ignored.append(key)
             continue

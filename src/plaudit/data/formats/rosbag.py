@@ -8,7 +8,7 @@ Python code.
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.data.formats.base import ReadOptions
-from plaudit.data.formats.columns import Column, ColumnLayout, Content, Recording, encoded_size
+from plaudit.data.formats.columns import Column, ColumnLayout, Content, Recording, image_column
 from plaudit.errors import BadFile
 from plaudit.files import Root, readable
 from plaudit.types import AnyArray
@@ -83,12 +83,7 @@ def _align(bag: "_Bag", columns: Mapping[str, Column], fps: float, names: Sequen
     def read(name: str, first: int, last: int) -> Any:
         return bag.read(name, newest[bag.topic(name)][first:last], columns[name])
 
-    aligned = {
-        name: Column(rows, column.shape, column.dtype, column.stored, column.encoded)
-        for name, column in columns.items()
-        if name in names
-    }
-    return Content(aligned, read, fps=fps)
+    return Content({name: replace(columns[name], rows=rows) for name in names}, read, fps=fps)
 
 
 @dataclass
@@ -153,9 +148,8 @@ class _Bag:
         columns: dict[str, Column] = {}
         for name, value in values.items():
             if isinstance(value, bytes):
-                size = encoded_size(value)
-                if size is not None:
-                    columns[name] = Column(count, size, "uint8", count * len(value), encoded=True)
+                if (images := image_column(count, value, count * len(value))) is not None:
+                    columns[name] = images
             elif value.size:
                 columns[name] = Column(count, value.shape, value.dtype.name, count * len(first[2]))
         return columns

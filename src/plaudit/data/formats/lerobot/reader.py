@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from plaudit.data.formats import base
 from plaudit.data.formats.base import FREE, GB, MAX_TEXT, Dataset, ReadOptions, RewardFrame, Source, check_decoded_size
 from plaudit.data.formats.images import MAX_IMAGE, BadImage, choose, decode_image
 from plaudit.data.formats.lerobot import meta, tables
@@ -182,12 +183,7 @@ class _Folder:
         missing = {role: name for role, (name, keys) in roles.items() if not keys and not asked[role]}
         free = tables.candidates(self.features, {*self.state_keys, *self.action_keys})
         if missing and free:
-            lacking = " and no ".join(f"'{name}'" for name in missing.values())
-            flags = " and ".join(f"--{role} KEY" for role in missing)
-            self.problems.append(
-                f"{info}: this data set has no {lacking}; say with {flags} which columns to take (repeat the flag to "
-                f"join several, or give 'none'), out of: {', '.join(free)}"
-            )
+            self.problems.append(base.which_columns(info, missing, free))
         elif missing and not (self.path / PLAUDIT_META).is_file():
             self.notes["columns"] = f"this data set has no {' and no '.join(missing)}; its episodes come without"
 
@@ -319,7 +315,7 @@ class _Folder:
         reward = tables.column(table, REWARD, where, np.float32)
         success = tables.column(table, SUCCESS, where, np.bool_)
         if reward is not None and success is None:
-            success = (reward == 1) & np.isin(reward[~np.isnan(reward)], (0, 1)).all()
+            success = (reward == 1) & base.is_sparse(reward)
         return reward, success
 
     def _task(self, row: meta.Row, table: pa.Table) -> str:
@@ -388,7 +384,7 @@ class _Folder:
                     raise BadFile(where, f"'{name}' has a non-numeric dtype in meta/info.json; correct it")
                 values[name.removeprefix(PRIVILEGED)] = tables.numbers(table, name, where, dtype)
         reward = tables.column(table, REWARD, where, np.float32)
-        if reward is not None and not np.isin(reward[~np.isnan(reward)], (0, 1)).all():
+        if reward is not None and not base.is_sparse(reward):
             values.setdefault("reward", np.nan_to_num(reward))  # a dense one says more than success does
         return values
 
