@@ -275,7 +275,7 @@ class _Server:
     # Labels
 
     def label(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-        return self._sessions.act(self._library.item("store", request.path_params["name"]).path, body)
+        return self._sessions.act(self._library.store(request.path_params["name"], fresh=False), body)
 
     # Runs
 
