@@ -20,7 +20,7 @@ from plaudit.report.text import format_count, sentence_case
 from plaudit.report.verdict import Tone, Verdict, label_command, quoted
 from plaudit.rollout.run import MARK
 from plaudit.rule import threshold_of
-from plaudit.types import HUMAN, OPERATOR, AnyArray, Episode, FloatArray, Labels
+from plaudit.types import HUMAN, OPERATOR, AnyArray, ByteArray, Episode, FloatArray, Labels
 from plaudit.web.pages import encode_image
 
 PAGE = 60  # episodes
@@ -282,31 +282,34 @@ class FrameReader:
 
     def image(self, store: Store, episode_id: int, camera: str, frame: int, width: int | None) -> tuple[bytes, str]:
         """The encoded image and its media type. width: of a small copy; None: as it is"""
-        episode = self._episode(store, episode_id)
-        if camera not in episode.frames:
-            raise DataError(f"episode {episode_id} has no camera '{camera}'; it has: {', '.join(episode.frames)}")
-        pixels = episode.frames[camera]
-        if not 0 <= frame < len(pixels):
-            raise DataError(f"episode {episode_id} has frames 0 to {len(pixels) - 1}, not {frame}")
-        picture = Image.fromarray(np.ascontiguousarray(pixels[frame]))
-        if width is not None and width < picture.width:
+        if width is None:
+            pixels = self._camera(store, episode_id, camera)
+            if not 0 <= frame < len(pixels):
+                raise DataError(f"episode {episode_id} has frames 0 to {len(pixels) - 1}, not {frame}")
+            return encode_image(Image.fromarray(np.ascontiguousarray(pixels[frame])))
+        picture = Image.fromarray(store.some_frames(episode_id, camera, [frame])[0])
+        if width < picture.width:
             picture = picture.resize((width, max(1, round(width * picture.height / picture.width))))
         return encode_image(picture)
 
     def clip(self, store: Store, episode_id: int, camera: str) -> bytes:
         """CLIP frames at equal distances, the last one included, side by side as a JPEG."""
-        episode = self._episode(store, episode_id)
-        if camera not in episode.frames:
-            raise DataError(f"episode {episode_id} has no camera '{camera}'; it has: {', '.join(episode.frames)}")
-        pixels = episode.frames[camera]
-        height = min(CLIP_WIDTH * 4, max(1, round(CLIP_WIDTH * pixels.shape[1] / pixels.shape[2])))
+        chosen = np.linspace(0, store.entry(episode_id).steps, CLIP).round().astype(int).tolist()
+        frames = store.some_frames(episode_id, camera, chosen)
+        height = min(CLIP_WIDTH * 4, max(1, round(CLIP_WIDTH * frames.shape[1] / frames.shape[2])))
         image = Image.new("RGB", (CLIP * CLIP_WIDTH, height))
-        for n, frame in enumerate(np.linspace(0, len(pixels) - 1, CLIP).round().astype(int)):
-            picture = Image.fromarray(np.ascontiguousarray(pixels[frame]))
+        for n, frame in enumerate(frames):
+            picture = Image.fromarray(frame)
             image.paste(picture.resize((CLIP_WIDTH, height)), (n * CLIP_WIDTH, 0))
         data = io.BytesIO()
         image.save(data, "JPEG", quality=80)
         return data.getvalue()
+
+    def _camera(self, store: Store, episode_id: int, camera: str) -> ByteArray:
+        frames = self._episode(store, episode_id).frames
+        if camera not in frames:
+            raise DataError(f"episode {episode_id} has no camera '{camera}'; it has: {', '.join(frames)}")
+        return frames[camera]
 
     def _episode(self, store: Store, episode_id: int) -> Episode:
         key = (id(store), episode_id)

@@ -201,7 +201,6 @@ class Session:
         with self.drafts.written_once():
             self.drafts.change(episode_id, self.cursor.frame, None, "completed")
             self.completed += 1
-            self.queue.update()
             self._open_next()
         self.status = f"episode {episode_id} is labeled: {summary}"
 
@@ -305,6 +304,7 @@ class Session:
         key, sessions = self.drafts.key, self._beside.sessions
         elsewhere = self.drafts.locked_by_others(set(sessions))
         with self._beside.guard:
+            self.queue.update()  # another session may have completed an episode just now
             taken = elsewhere | {i for other, i in sessions.items() if other != key and i is not None}
             sessions[key] = choose(taken)
             return sessions[key]
