@@ -52,7 +52,7 @@ def test_a_command_reports_its_result_the_reason_and_what_to_do_next(folder, com
     said = plaudit(*words, cwd=tmp_path).splitlines()
     (first,) = [n for n, line in enumerate(said) if line.startswith("result: ")]
     assert said[first + 1].startswith("why: ") and said[first + 2].startswith("next: ")
-    advised = said[first + 2].partition("plaudit ")[2]
+    advised = said[first + 2].partition(": plaudit ")[2]
     if advised:
         check_command(shlex.join(["plaudit", *shlex.split(advised)]))
 

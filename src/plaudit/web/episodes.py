@@ -118,8 +118,9 @@ class StoreIndex:
 
 def _summary(rows: Sequence[Mapping[str, Any]], folder: Path) -> Verdict:
     if not rows:
-        record = "Record episodes, or import a data set"
-        return Verdict("No episodes yet.", "New episodes appear here.", record, tone="open")
+        load = f"plaudit data import DATASET {quoted(folder)}"
+        why = "New episodes appear here."
+        return Verdict("No episodes yet.", why, "Record episodes, or import a data set", load, "open")
     count = Counter(row["outcome"] for row in rows)
     unlabeled = count["unlabeled"] + count["withheld"]
     disputed, ood = sum(row["disagree"] for row in rows), sum(row["ood"] for row in rows)
@@ -224,8 +225,13 @@ def rewards_of(episode: Episode, labels: Labels, config: RewardConfig) -> FloatA
 
 
 def as_json(verdict: Verdict) -> dict[str, str]:
-    """For a page. Paths are relative to where the server was started, as a person would type them."""
-    return {**asdict(verdict), "command": verdict.command.replace(f"{Path.cwd()}/", "")}
+    """For a page."""
+    return {**asdict(verdict), "command": as_typed(verdict.command)}
+
+
+def as_typed(text: object) -> str:
+    """A command or a message with paths relative to where the server was started, as a person would type them."""
+    return str(text).replace(f"{Path.cwd()}/", "")
 
 
 def traces(store: Store, episode_id: int, episode: Episode) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from plaudit.data.rewards import RewardConfig
 from plaudit.errors import EpisodeNotFound, MissingExtra, PlauditError
 from plaudit.files import Root, parse_json
 from plaudit.training.live import ask
-from plaudit.web.episodes import FrameReader, StoreIndex, as_json, describe_episode
+from plaudit.web.episodes import FrameReader, StoreIndex, as_json, as_typed, describe_episode
 from plaudit.web.guard import MAX_BODY, Access, Guard, error
 from plaudit.web.judges import WhatIf, describe_judge
 from plaudit.web.labeling import LabelSessions, actions
@@ -118,9 +118,9 @@ def _endpoint(answer: Callable[..., Any], *, reads_body: bool = False) -> Callab
             body = (await _json_body(request),) if reads_body else ()
             answered = await run_in_threadpool(answer, request, *body)
         except (NotServed, EpisodeNotFound, FileNotFoundError) as problem:
-            return error(404, str(problem))
+            return error(404, as_typed(problem))
         except (PlauditError, ValueError) as problem:
-            return error(400, str(problem))
+            return error(400, as_typed(problem))
         except OSError as problem:
             return error(503, f"a file could not be read: {problem.strerror or type(problem).__name__}")
         return answered if isinstance(answered, Response) else _json(answered, request)

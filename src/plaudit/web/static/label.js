@@ -56,8 +56,9 @@ class LabelPage {
     this.curves = el("div");
     this.help = el("div", { hidden: true }, section("Keys", this.buttons(table)));
     this.rows = el("ul", { class: "queue" });
-    page.append(this.head, el("div", { class: "two" }, el("div", {}, this.view, this.main(), this.help, this.curves),
-      section("Queue", this.rows)));
+    this.keys = this.main();
+    this.queue = section("Queue", this.rows);
+    page.append(this.head, el("div", { class: "two" }, el("div", {}, this.view, this.keys, this.help, this.curves), this.queue));
   }
 
   start() {
@@ -145,9 +146,11 @@ class LabelPage {
     this.drawHead(state);
     this.rows.replaceChildren(...(state.rows ?? []).map((row) => el("li", { class: `${row.state} ${row.id === state.episode ? "current" : ""}` },
       el("button", { onclick: () => this.send({ open: row.id }) }, `${{ done: "✓", draft: "✎", open: "·" }[row.state]} ${row.id}${row.state === "draft" ? "  draft" : ""}`))));
-    if (state.episode === null) {
+    const isDone = state.episode === null;
+    this.keys.hidden = this.queue.hidden = isDone;
+    if (isDone) {
       this.curves.replaceChildren();
-      this.view.replaceChildren(el("p", {}, el("a", { class: "button", href: "#/" }, "Train a judge on the labels")));
+      this.view.replaceChildren(el("a", { class: "button", href: "#/" }, state.total ? "Train a judge on the labels" : "Overview"));
       return;
     }
     if (before?.episode !== state.episode) this.open(state);
