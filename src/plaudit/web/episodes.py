@@ -1,6 +1,5 @@
 """Episodes as pages show them: a row each in the grid, everything about one, and its frames as images."""
 
-import io
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from plaudit.report.verdict import Tone, Verdict, label_command, quoted
 from plaudit.rollout.run import MARK
 from plaudit.rule import threshold_of
 from plaudit.types import HUMAN, OPERATOR, AnyArray, ByteArray, Episode, FloatArray, Labels
-from plaudit.web.pages import encode_image
+from plaudit.web.pages import as_jpeg, encode_image
 
 PAGE = 60  # episodes
 MAX_PAGE = 200
@@ -294,9 +293,10 @@ class FrameReader:
                 raise DataError(f"episode {episode_id} has frames 0 to {len(pixels) - 1}, not {frame}")
             return encode_image(Image.fromarray(np.ascontiguousarray(pixels[frame])))
         picture = Image.fromarray(store.some_frames(episode_id, camera, [frame])[0])
-        if width < picture.width:
-            picture = picture.resize((width, max(1, round(width * picture.height / picture.width))))
-        return encode_image(picture)
+        if width >= picture.width:
+            return encode_image(picture)
+        picture = picture.resize((width, max(1, round(width * picture.height / picture.width))))
+        return as_jpeg(picture, quality=80), "image/jpeg"
 
     def clip(self, store: Store, episode_id: int, camera: str) -> bytes:
         """CLIP frames at equal distances, the last one included, side by side as a JPEG."""
@@ -307,9 +307,7 @@ class FrameReader:
         for n, frame in enumerate(frames):
             picture = Image.fromarray(frame)
             image.paste(picture.resize((CLIP_WIDTH, height)), (n * CLIP_WIDTH, 0))
-        data = io.BytesIO()
-        image.save(data, "JPEG", quality=80)
-        return data.getvalue()
+        return as_jpeg(image, quality=80)
 
     def _camera(self, store: Store, episode_id: int, camera: str) -> ByteArray:
         frames = self._episode(store, episode_id).frames

@@ -84,6 +84,8 @@ def make_app(roots: list[Path], access: Access, command: str = "") -> Starlette:
         return Route(path, _endpoint(answer, reads_body=True), methods=["POST"])
 
     routes = [
+        get("/frame/{number:int}/{frame:int}/{camera}/{name:path}", server.frame),  # first, as most requests are for it
+        get("/clip/{number:int}/{camera}/{name:path}", server.clip),
         *page_routes("index.html"),
         get("/api/library", server.library_),
         get("/api/keys", lambda _: actions()),
@@ -104,8 +106,6 @@ def make_app(roots: list[Path], access: Access, command: str = "") -> Starlette:
         WebSocketRoute("/live/{name:path}", server.live),
         get("/report/{kind}/{name:path}", server.report),
         get("/video/{which}/{name:path}", server.video),
-        get("/frame/{number:int}/{frame:int}/{camera}/{name:path}", server.frame),
-        get("/clip/{number:int}/{camera}/{name:path}", server.clip),
     ]
     return Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Guard, access=access)])
 
