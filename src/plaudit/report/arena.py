@@ -17,7 +17,7 @@ from plaudit.judges.arena import Disagreement, Entry, PairwiseWins
 from plaudit.judges.stats import Interval
 from plaudit.report import page
 from plaudit.report.exam import write_exam_report
-from plaudit.report.text import format_percent, format_short_interval
+from plaudit.report.text import format_count, format_percent, format_short_interval
 from plaudit.report.verdict import Verdict
 
 _ABOUT_PAIRS = (
@@ -63,7 +63,7 @@ def save_arena(
             folder / "report.html",
             [(entry.certificate, entry.evaluation) for entry in entries],
             verdict,
-            title=f"Arena of {sum(not entry.baseline for entry in entries)} judges and 2 baselines",
+            title=f"Arena of {format_count(sum(not entry.baseline for entry in entries), 'judge')} and 2 baselines",
             columns=arena_columns(entries),
             more=more,
         )
