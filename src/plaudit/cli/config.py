@@ -11,8 +11,6 @@ from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-import yaml
-
 from plaudit.cli.common import out
 from plaudit.cli.options import command, comments, group
 from plaudit.errors import DataError, TargetNotEmpty, UnknownName, did_you_mean
@@ -82,22 +80,22 @@ def config_copy(
     from plaudit.report.verdict import Verdict
 
     why = f"It is a copy of the example '{name}'."
-    out.print(Verdict(f"{target} is ready to edit.", why, *_use(target), tone="good"))
+    out.print(Verdict(f"{target} is ready to edit.", why, *_use(name, target), tone="good"))
 
 
-def _use(path: Path) -> tuple[str, str]:
+def _use(name: str, path: Path) -> tuple[str, str]:
     """What to do with the copy of an example, and the command."""
+    from plaudit.config import read_yaml
     from plaudit.report.verdict import quoted
 
     if path.suffix != ".yaml":
         return "Edit it; docs/ has a page for each kind of plugin", ""
-    keys = yaml.safe_load(path.read_text())
-    file = quoted(path)
+    keys, file = read_yaml(path), quoted(path)
     if keys.get("type"):
         return "Edit it, then label with it", f"plaudit label STORE --config {file}"
     if "reward_training" in keys or "encoder" in keys:
         return "Edit it, then train a judge", f"plaudit train-reward --config {file}"
-    if "robot" in keys or "online" in path.read_text():
+    if name.startswith("online"):
         return "Edit it, then start the run", f"plaudit online --config {file}"
     return "Edit it, then start the run", f"plaudit {'collect' if 'collect' in keys else 'train'} --config {file}"
 
