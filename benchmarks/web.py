@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=10_000, help="of the large store")
     parser.add_argument("--people", type=int, default=20)
     parser.add_argument("--each", type=int, default=10, help="episodes that each labels")
-    parser.add_argument("--windows", type=int, default=60, help="slices of time with a page, and without")
+    parser.add_argument("--windows", type=int, default=20, help="slices of time with a page, and without")
     parser.add_argument("--quick", action="store_true", help="1,000 episodes, 8 people with 4 episodes each, 4 slices")
     parser.add_argument("--monitoring", action="store_true", help="only what monitoring costs")
     parser.add_argument("--newcomer", action="store_true", help="only the newcomer's path, in Chromium")
@@ -200,7 +200,7 @@ def label(server: Server, name: str, people: int, each: int) -> tuple[list[float
     return times, acknowledged
 
 
-def monitoring(folder: Path, windows: int, bars: Bars, seconds: float = 2.0) -> None:
+def monitoring(folder: Path, windows: int, bars: Bars, seconds: float = 6.0) -> None:
     """CPU time of an episode of a running loop while a page follows it, and while none does, in turn."""
     environment = {"PYTHONPATH": f"{TESTS}:{':'.join(sys.path)}", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "plaudit.cli", "online", *f"{LOOP} {LOOP_KEYS} {LOOP_END} {LOOP_QUIET}".split()]
@@ -212,6 +212,7 @@ def monitoring(folder: Path, windows: int, bars: Bars, seconds: float = 2.0) -> 
                     raise SystemExit("the loop has ended")
                 time.sleep(0.2)
             with Server(folder) as server:
+                measure(loop.pid, server, folder.name, journal, True, seconds)  # imports what draws the curves
                 order = [n % 4 in (1, 2) for n in range(2 * windows)]  # a drift cancels
                 slices = np.array([measure(loop.pid, server, folder.name, journal, one, seconds) for one in order])
                 state = ask(folder / "runs/run")

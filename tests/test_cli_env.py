@@ -19,10 +19,10 @@ def test_list_shows_the_tasks_and_what_to_install(tmp_path):
 
 def test_view_draws_a_sheet_or_a_video(tmp_path):
     said = plaudit("env", "view", "push", "--outcome", "miss", "--size", "32", cwd=tmp_path, alone=True)
-    assert "push.png shows 50 steps of push; the episode does not succeed" in said
+    assert "push.png shows 50 steps of push.\nwhy: The episode does not succeed." in said
     assert Image.open(tmp_path / "push.png").width > 500
     words = ["--camera", "front", "--camera", "wrist", "--randomize", "--size", "32x40", "--output", "film.mp4"]
-    assert "the episode succeeds" in plaudit("env", "view", "lift", *words, cwd=tmp_path)
+    assert "The episode succeeds." in plaudit("env", "view", "lift", *words, cwd=tmp_path)
     with av.open(str(tmp_path / "film.mp4")) as film:
         assert (film.streams.video[0].height, film.streams.video[0].width) == (320, 800)
 

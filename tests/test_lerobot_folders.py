@@ -35,7 +35,7 @@ COMMANDS_WITH_A_STORE = {
     "data check": ([], "bottle.store is intact"),
     "data sheet": (["0"], "shows episode 0"),
     "data stats": ([], "stats.json has the statistics"),
-    "data order": (["newest"], "bottle.store: the newest label counts"),
+    "data order": (["newest"], "The newest label counts, whoever gave it (newest)."),
     "data label": (["bottle.json"], "1 episodes labeled"),
 }
 # Of these the argument comes later, a model has to be there, or the command runs until it is stopped.

@@ -84,7 +84,7 @@ def started(lone: Nodes, process: str) -> bool:
 def test_a_node_at_loopback_is_reached_from_this_machine_alone(lone):
     said = lone.cluster(*start_alone(lone), at="alone")
     try:
-        assert f"head of a new cluster at 127.0.0.1:{lone.ports['alone']}: training, inference, labeling" in said
+        assert f"Head of a new cluster at 127.0.0.1:{lone.ports['alone']}: training, inference, labeling" in said
         assert ("DISPLAY is not set" in said) == (not has_display())
         found = listeners(members(read_state(lone.root / "alone").pid))
         assert len(found) >= 3 and {one.address for one in found} == {"127.0.0.1"}
@@ -174,7 +174,7 @@ def test_a_node_of_another_version_is_refused_before_anything_starts(nodes, tmp_
 @pytest.mark.slow
 def test_stop_leaves_nothing_of_its_node_and_the_loop_says_what_is_missing(nodes):
     first = read_state(nodes.root / "labeling").pid
-    assert nodes.stop("labeling").startswith("stopped: labeling")
+    assert "Stopped: labeling, of the cluster" in nodes.stop("labeling")
     done = nodes.python("-c", LOOP, "labeler", at="training")
     nodes.start("labeling")  # others need it
     assert members(first) == []

@@ -63,6 +63,17 @@ def test_frames_come_back_equal_or_nearly_so(tmp_path, images, decibels):
         assert error == 0 if decibels is None else 10 * np.log10(255**2 / error) > decibels
 
 
+@pytest.mark.parametrize("images", ["raw", *CODECS])
+def test_a_few_frames_are_read_without_the_whole_episode(tmp_path, images):
+    with make_store(tmp_path / "s", images) as store:
+        whole = np.asarray(store.episode(1).frames["wrist"])
+        some = Store.open(tmp_path / "s").some_frames(1, "wrist", [7, 0, 7, 3])
+        assert np.array_equal(some, whole[[7, 0, 7, 3]])
+        for camera, frame in (("hand", 0), ("wrist", 8), ("wrist", -1)):
+            with pytest.raises(DataError, match=r"it has: front, wrist|has frames 0 to 7"):
+                store.some_frames(1, camera, [frame])
+
+
 def test_each_camera_has_its_own_codec_and_info_shows_both_sizes(tmp_path):
     with make_store(tmp_path / "s", "video,wrist=lossless") as store:
         front, wrist = store.episode(0).frames["front"], store.episode(0).frames["wrist"]

@@ -129,7 +129,7 @@ def test_the_command_shows_and_sets_it_and_info_does_too(one, tmp_path):
     labeled_by(one, "human", "classifier")
     one.close()
     default = plaudit("data", "order", "store", cwd=tmp_path)
-    assert "human or cutoff, then operator, then simulator or dataset, then others" in default
+    assert "Human or cutoff, then operator, then simulator or dataset, then others" in default
     assert "no label of store is by 'clasifier'; it has labels by " in plaudit(
         "data", "order", "store", "clasifier,human", cwd=tmp_path
     )

@@ -36,6 +36,8 @@ def cluster_start(
     from plaudit.cluster.state import default_folder, firewall_command
     from plaudit.errors import ClusterError, did_you_mean
     from plaudit.judges.human.app import has_display
+    from plaudit.report.verdict import sentence_case
+    from plaudit.report.verdict import Verdict
     from plaudit.training.settings import ROLES, Role
 
     unknown = [name for name in role if name not in ROLES]
@@ -50,7 +52,10 @@ def cluster_start(
     roles: tuple[Role, ...] = tuple(name for name in ROLES if name in set[str](role))
     options = NodeOptions(roles, folder or default_folder(), head, address, port, gpus, token, firewall)
     node = start(options, on_progress=err.print)
-    out.print(next_steps(node))
+    state, *steps = next_steps(node).splitlines()
+    following = ("Start the others as below", "") if steps else ("Check the cluster", "plaudit cluster check")
+    started = Verdict("Usable: a node runs on this machine.", sentence_case(state), *following, tone="good")
+    out.print(started, *steps, sep="\n")
     if not node.closed and not ip_address(node.address).is_loopback:  # with a loopback address Ray listens there only
         close = firewall_command(node.address, node.ports)
         tell("warning", f"Ray listens on all addresses of this machine. To close the others, run: {close}")
@@ -61,24 +66,24 @@ def cluster_stop(*, folder: Folder = None) -> None:
     """Stop the node of this machine. Other Ray processes are left alone."""
     from plaudit.cluster.launch import stop
     from plaudit.cluster.state import default_folder
+    from plaudit.report.verdict import Verdict
 
     node = stop(folder or default_folder())
-    if node is None:
-        out.print("no node runs on this machine")
-    else:
-        out.print(f"stopped: {', '.join(node.roles)}, of the cluster at {node.head}")
+    following = "Start one again", "plaudit cluster start --role training"
+    why = "There was none." if node is None else f"Stopped: {', '.join(node.roles)}, of the cluster at {node.head}."
+    out.print(Verdict("No node runs on this machine.", why, *following, tone="good"))
 
 
 @command(cluster, "status")
 def cluster_status(*, address: Address = "auto", folder: Folder = None) -> None:
     """Show the nodes and what runs on them."""
-    from plaudit.cluster.check import actors_table, nodes_table, running_actors
+    from plaudit.cluster.check import actors_table, nodes_table, running_actors, status_verdict
     from plaudit.cluster.connect import cluster_nodes, join_cluster
 
     with join_cluster(address, folder=folder):
         nodes = cluster_nodes()
-        out.print(nodes_table(nodes))
         running = running_actors([node for node in nodes if node.alive])
+    out.print(status_verdict(nodes, len(running)), nodes_table(nodes), sep="\n")
     if running:
         out.print("", actors_table(running), sep="\n")
 

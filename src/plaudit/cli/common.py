@@ -79,9 +79,9 @@ def corrected_success(metrics: Mapping[str, float]) -> str:
     return f", {by_judge} and {estimate} corrected by the audit ({guarantee})"
 
 
-def starting() -> AbstractContextManager[object]:
-    """Shown on a terminal while packages are imported, which takes seconds."""
-    return err.status("starting") if err.is_terminal else nullcontext()
+def starting(doing: str = "starting") -> AbstractContextManager[object]:
+    """Shown on a terminal while packages are imported or a machine is checked, which takes seconds."""
+    return err.status(doing) if err.is_terminal else nullcontext()
 
 
 def epochs_bar(epochs: int) -> AbstractContextManager[Watching]:

@@ -77,7 +77,27 @@ def config_copy(
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
     else:
         shutil.copyfile(source, target)
-    out.print(f"wrote {target}")
+    from plaudit.report.verdict import Verdict
+
+    why = f"It is a copy of the example '{name}'."
+    out.print(Verdict(f"{target} is ready to edit.", why, *_use(name, target), tone="good"))
+
+
+def _use(name: str, path: Path) -> tuple[str, str]:
+    """What to do with the copy of an example, and the command."""
+    from plaudit.config import read_yaml
+    from plaudit.report.verdict import quoted
+
+    if path.suffix != ".yaml":
+        return "Edit it; docs/ has a page for each kind of plugin", ""
+    keys, file = read_yaml(path), quoted(path)
+    if keys.get("type"):
+        return "Edit it, then label with it", f"plaudit label STORE --config {file}"
+    if "reward_training" in keys or "encoder" in keys:
+        return "Edit it, then train a judge", f"plaudit train-reward --config {file}"
+    if name.startswith("online"):
+        return "Edit it, then start the run", f"plaudit online --config {file}"
+    return "Edit it, then start the run", f"plaudit {'collect' if 'collect' in keys else 'train'} --config {file}"
 
 
 def _examples() -> dict[str, Path]:

@@ -16,6 +16,7 @@ from plaudit.errors import DataError
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
+    from plaudit.report.verdict import Verdict
 
 data = group("data", "Import, export, inspect, label and check episodes.")
 
@@ -196,19 +197,22 @@ def info(
     """Show what a store or a data set contains."""
     from plaudit.data.store import Store, is_store
     from plaudit.report.tables import dataset_table, episode_table, store_table
+    from plaudit.report.verdict import dataset_verdict, episode_verdict, store_verdict
 
     if episode is not None:
-        out.print(*episode_table(open_episodes(path), episode), sep="\n")
+        opened = open_episodes(path)
+        out.print(episode_verdict(opened, episode), *episode_table(opened, episode), sep="\n")
     elif not is_store(path):
         from plaudit.data.formats import ReadOptions
         from plaudit.data.formats.decoder import open_in_worker
 
         with open_in_worker(path, ReadOptions(follow_links=follow_links)) as dataset:
-            out.print(dataset_table(dataset))
+            out.print(dataset_verdict(dataset), dataset_table(dataset), sep="\n")
             for sentence in dataset.problems:
                 tell("note", f"it cannot be imported as it is: {sentence}")
     else:
-        out.print(*store_table(Store.open(path)), sep="\n")
+        opened = Store.open(path)
+        out.print(store_verdict(opened), *store_table(opened), sep="\n")
 
 
 @command(data, "repack")
@@ -224,12 +228,15 @@ def repack_(
     """
     from plaudit.data.transfer import repack
     from plaudit.report.tables import stored_size
+    from plaudit.report.verdict import Verdict, quoted
 
     try:
         copy = repack(episodes_folder(store), target, images, progress("copying"))
     except KeyboardInterrupt:
         stop(f"interrupted; {target} was not written, run the same command to resume")
-    out.print(f"{len(copy)} episodes copied to {target}: {stored_size(copy.nbytes, copy.raw_nbytes)}")
+    why = f"{len(copy)} episodes copied to {target}: {stored_size(copy.nbytes, copy.raw_nbytes)}."
+    following = "Check it before you delete the old store", f"plaudit data check {quoted(target)}"
+    out.print(Verdict("Usable: all episodes were copied.", why, *following, tone="good"))
 
 
 @command(data, "check")
@@ -283,6 +290,7 @@ def sheet(
     version: Count | None = None,  # Version of the labels; the one that counts when not given.
 ) -> None:
     """Draw a contact sheet of an episode, with its labels."""
+    from plaudit.report.verdict import Verdict, describe_outcome, quoted
     from plaudit.report.video import contact_sheet, save_image
 
     opened = open_episodes(store)
@@ -291,7 +299,9 @@ def sheet(
     title = f"Episode {episode}" + (f": {content.task}" if content.task else "")
     path = output or Path(f"episode_{episode}.png")
     save_image(contact_sheet(content, labels, title=title, frames=frames, columns=columns), path)
-    out.print(f"{path} shows episode {episode}")
+    why = f"Its label: {describe_outcome(content, labels)}."
+    following = "Look at it in the browser, with the scores of all judges", f"plaudit serve {quoted(opened.folder)}"
+    out.print(Verdict(f"{path} shows episode {episode}.", why, *following, tone="good"))
 
 
 @command(data, "view")
@@ -303,6 +313,7 @@ def view(
     save: Annotated[Path | None, Option(metavar="FILE.rrd")] = None,  # Write a file of Rerun.
 ) -> None:
     """Show an episode with Rerun: cameras, states, actions, rewards, and the scores and labels of each judge."""
+    from plaudit.report.verdict import Verdict, quoted
     from plaudit.rollout.rerun import save_episode, show_episode
 
     if rerun == (save is not None):
@@ -311,7 +322,9 @@ def view(
         show_episode(open_episodes(store), episode, progress=progress("sending"))
     else:
         save_episode(open_episodes(store), episode, save, progress("writing"))
-        out.print(f"{save} shows episode {episode}; open it with: rerun {save}")
+        why = f"The file has {save.stat().st_size:,} bytes."
+        following = "Open it", f"rerun {quoted(save)}"
+        out.print(Verdict(f"{save} shows episode {episode}.", why, *following, tone="good"))
 
 
 @command(data, "stats")
@@ -324,11 +337,16 @@ def stats(
 ) -> None:
     """Compute normalization statistics of states and actions."""
     from plaudit.data.normalize import Normalizer
+    from plaudit.report.verdict import format_count
+    from plaudit.report.verdict import Verdict, quoted
 
-    normalizer = Normalizer.from_store(open_episodes(store), by_range=by_range)
+    opened = open_episodes(store)
+    normalizer = Normalizer.from_store(opened, by_range=by_range)
     normalizer.save(output)
     sizes = ", ".join(f"{name} [{len(one.mean)}]" for name, one in normalizer.stats.items())
-    out.print(f"{output} has the statistics of {sizes}")
+    why = f"They are of {format_count(len(opened), 'episode')} in {opened.folder}."
+    following = "Use them in a run", f"plaudit online --config CONFIG policy.normalizer={quoted(output)}"
+    out.print(Verdict(f"Usable: {output} has the statistics of {sizes}.", why, *following, tone="good"))
 
 
 @command(data, "order")
@@ -343,6 +361,8 @@ def order_(
     """
     from plaudit.data.settings import LabelOrder, parse_order, unknown_sources
     from plaudit.data.store import Store
+    from plaudit.report.verdict import sentence_case
+    from plaudit.report.verdict import Verdict, quoted
 
     tiers = None if order is None else parse_order(order)
     store = episodes_folder(store)
@@ -353,7 +373,10 @@ def order_(
     labeled = sorted({version.source for version in ledger.since(0)})
     for name in [] if tiers is None else unknown_sources(LabelOrder(tiers), labeled):
         tell("note", f"no label of {store} is by '{name}'; it has labels by {', '.join(labeled) or 'no one'}")
-    out.print(f"{store}: {ledger.order.describe()} ({ledger.order})")
+    result = sentence_case(f"{ledger.order.describe()} ({ledger.order})")
+    why = f"{store} has labels by {', '.join(labeled) or 'no one'}; no label is changed by the order."
+    following = "Show the labels that count", f"plaudit data info {quoted(store)}"
+    out.print(Verdict(result, why, *following, tone="good"))
 
 
 def chosen_ids(store: Any, text: str | None) -> list[int]:
@@ -411,6 +434,7 @@ def label(
     from plaudit.data.cutoffs import label_store, read_cutoffs
     from plaudit.data.lerobot_labels import label_by_signals, read_frame_signals
     from plaudit.data.store import is_store
+    from plaudit.report.verdict import Verdict
 
     if to_lerobot is None and (source is not None or hard_links):
         raise DataError("--source and --hard-links need --to-lerobot OUT, the folder of the copy")
@@ -434,13 +458,15 @@ def label(
             source = source or lerobot_labels.source_of_store(opened)
             lerobot_labels.check_copy(source, to_lerobot, store)  # before anything is labeled
         if restore is not None:
-            _restore(opened, restore)
+            _report(_restore(opened, restore), final=to_lerobot is None)
         elif cutoffs is not None and signals:
             file = read_frame_signals(cutoffs)
             how: dict[str, Any] = {"by": by, "reward_frame": reward_frame, "note": note}
-            _print_labeled(opened, label_by_signals(opened, file, signal, threshold, **how))
+            ids = label_by_signals(opened, file, signal, threshold, **how)
+            _report(_labeled(opened, ids), final=to_lerobot is None)
         elif cutoffs is not None:
-            _print_labeled(opened, label_store(opened, read_cutoffs(cutoffs), by=by, note=note, after=after))
+            ids = label_store(opened, read_cutoffs(cutoffs), by=by, note=note, after=after)
+            _report(_labeled(opened, ids), final=to_lerobot is None)
         elif to_lerobot is None:
             raise DataError("name a label file like {0: 53, 1: null}, or --restore an old version")
         labels = {} if source is None else lerobot_labels.labels_of_store(opened, source)
@@ -455,22 +481,33 @@ def label(
     if report.unlabeled:
         tell("warning", f"{report.unlabeled} rows have no label: their next.reward is NaN, which Plaudit skips")
     about = "the row's own frame" if reward_frame == "same" else "the frame after it"
-    out.print(
+    why = (
         f"{to_lerobot} is {source} with labels of {report.episodes} episodes: {report.success} rows of success, "
-        f"{report.failure} of failure; next.reward of a row is about {about} (--reward-frame)"
+        f"{report.failure} of failure; next.reward of a row is about {about} (--reward-frame)."
     )
-    out.print(f'next: load it by its folder, LeRobotDataset("local/{to_lerobot.name}", root="{to_lerobot}")')
+    result = "Partly usable: some rows have no label." if report.unlabeled else "Usable: every row has a label."
+    following = "Load it by its folder", f'LeRobotDataset("local/{to_lerobot.name}", root="{to_lerobot}")'
+    out.print(Verdict(result, why, *following, tone="open" if report.unlabeled else "good"))
 
 
-def _restore(store: "Store", version_name: str) -> None:
+def _report(verdict: "Verdict", *, final: bool) -> None:
+    """Print what was labeled: in three lines, or in one before something else is done."""
+    out.print(verdict if final else verdict.why)
+
+
+def _restore(store: "Store", version_name: str) -> "Verdict":
+    from plaudit.report.verdict import Verdict, quoted
+
     episode_id, _, version = version_name.partition(":")
     if not (is_count(episode_id) and is_count(version)):
         raise DataError(f"--restore takes EPISODE:VERSION, like 3:1, not '{version_name}'")
     new = store.ledger.restore(int(episode_id), int(version))
-    out.print(f"episode {episode_id}: version {version} counts again, as version {new}")
+    why = f"Episode {episode_id}: version {version} counts again, as version {new}."
+    following = "Show all versions", f"plaudit data info {quoted(store.folder)} --episode {episode_id}"
+    return Verdict("Usable: the old label is restored.", why, *following, tone="good")
 
 
-def _print_labeled(store: "Store", ids: Sequence[int]) -> None:
+def _labeled(store: "Store", ids: Sequence[int]) -> "Verdict":
     import numpy as np
 
     from plaudit.report.verdict import Verdict, format_count, quoted
@@ -482,4 +519,4 @@ def _print_labeled(store: "Store", ids: Sequence[int]) -> None:
     left_out = f", {unknown} unknown and left out" if unknown else ""
     why = f"{len(ids)} episodes labeled: {yes} success frames, {no} failure frames ({yes + no} total){left_out}."
     following = "Train a judge on the labels", f"plaudit train-reward {quoted(store.folder)}"
-    out.print(Verdict(f"Usable: {format_count(len(ids), 'episode')} labeled.", why, *following, tone="good"))
+    return Verdict(f"Usable: {format_count(len(ids), 'episode')} labeled.", why, *following, tone="good")

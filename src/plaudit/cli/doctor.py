@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import typer
 
 from plaudit import __version__
-from plaudit.cli.common import err, out
+from plaudit.cli.common import out, starting
 from plaudit.cli.options import app, command
 from plaudit.errors import EnvError, PlauditError
 
@@ -47,16 +47,19 @@ def doctor(
 
     if not folder.is_dir():
         raise PlauditError(f"{folder} is not a folder; name the folder in which you will keep stores and runs")
-    count = Counter[str]()
-    for check in checks(folder):
-        out.print(f"{check.name:<10} {check.state:<8} {check.says}")
-        count[check.state] += 1
-    problems = format_count(count[PROBLEM], "problem")
+    with starting("checking"):
+        checked = list(checks(folder))
+    count = Counter(check.state for check in checked)
     why = f"Optional parts that are missing: {count[MISSING]}."
     if count[PROBLEM]:
-        err.print(Verdict(f"Not usable yet: {problems}.", why, "Do what the lines above say, then check again"))
+        result = f"Not usable yet: {format_count(count[PROBLEM], 'problem')}."
+        out.print(Verdict(result, why, "Do what the lines marked 'problem' say, then check again", "plaudit doctor"))
+    else:
+        out.print(Verdict("Usable: no problems.", why, "Try it", "plaudit demo", "good"))
+    for check in checked:
+        out.print(f"{check.name:<10} {check.state:<8} {check.says}")
+    if count[PROBLEM]:
         raise typer.Exit(1)
-    out.print(Verdict("Usable: no problems.", why, "Try it", "plaudit demo", "good"))
 
 
 def checks(folder: Path) -> Iterator[Check]:

@@ -59,6 +59,7 @@ def env_view(
 
     A scripted expert acts in the built-in tasks, a random policy in the others.
     """
+    from plaudit.report.verdict import Verdict, quoted
     from plaudit.report.video import contact_sheet, save_episode_video, save_image
     from plaudit.rollout.scripted import play_episode
 
@@ -72,7 +73,9 @@ def env_view(
     else:
         save_image(contact_sheet(episode, labels, title=f"{name}, seed {seed}: {episode.task}"), path)
     how = "succeeds" if labels.success_once else "does not succeed"
-    out.print(f"{path} shows {episode.steps} steps of {name}; the episode {how}")
+    following = "Measure its speed", f"plaudit env bench {quoted(name)}"
+    result = f"{path} shows {episode.steps} steps of {name}."
+    out.print(Verdict(result, f"The episode {how}.", *following, tone="good"))
 
 
 @command(env, "bench")
@@ -90,6 +93,7 @@ def env_bench(
     """Measure the speed of an environment, with and without images."""
     from plaudit.envs.commands import measure_throughput
     from plaudit.report.tables import speed_table
+    from plaudit.report.verdict import Verdict
 
     more = [*([f"num_threads={threads}"] if threads is not None else []), *(settings or [])]
     kinds = {"state": "state", f"state and images of {size}": "both"}
@@ -97,7 +101,12 @@ def env_bench(
         observed: measure_throughput(env_config_of(name, obs, camera, size, more), num_envs, seconds)
         for observed, obs in progress("measuring")(list(kinds.items()))
     }
-    out.print(speed_table(f"{name}, {num_envs} side by side", speeds))
+    state, images = (speed.steps_per_s for speed in speeds.values())
+    result = f"{images:,.0f} steps per second with images of {size}."
+    why = f"{num_envs} environments of {name} run in parallel. Without images they make {state:,.0f} steps per second."
+    train = f"plaudit train env={name} run.num_envs={num_envs}"
+    out.print(Verdict(result, why, "Train a policy in it", train, tone="good"))
+    out.print(speed_table(f"{name}, {num_envs} in parallel", speeds))
 
 
 @command(env, "record")

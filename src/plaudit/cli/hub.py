@@ -6,6 +6,7 @@ from typing import Annotated
 
 from plaudit.cli.common import out, stop, tell
 from plaudit.cli.options import Option, command, group
+from plaudit.errors import DataError
 
 hub = group("hub", "Push data sets, judges and policies to the Hugging Face Hub, and pull them.")
 LEFT_OUT = "{} is left out: a pickle can run code when it is loaded"
@@ -27,14 +28,18 @@ def push(
     from plaudit.data.formats.base import size_text
     from plaudit.data.store import is_store
     from plaudit.report.card import kind_of, make_card
+    from plaudit.report.verdict import Verdict, quoted
 
     kind = kind_of(path)
     with lock(Folder(path)) if is_store(path) else nullcontext():  # no other process writes to a store meanwhile
         files, left_out = hub.files_to_push(path)
         card, size = make_card(path, kind, repo), sum(file.stat().st_size for file in files.values())
-        out.print(f"{path}: a {kind}, {len(files):,} files, {size_text(size)}")
+        tell("note", f"{path}: a {kind}, {len(files):,} files, {size_text(size)}")
         tell("note", *map(LEFT_OUT.format, left_out))
-        out.print(f"pushed: {hub.push(files, card, repo, kind, private=private)}", highlight=False)
+        address = hub.push(files, card, repo, kind, private=private)
+    name = f"datasets/{repo}" if kind == "data set" else repo
+    following = "Use it on another machine", f"plaudit hub pull {quoted(name)} {quoted(path.name)}"
+    out.print(Verdict(f"Pushed: {address}", f"It has {len(files):,} files of {path}.", *following, tone="good"))
 
 
 @command(hub, "pull")
@@ -52,14 +57,32 @@ def pull(
     from plaudit.data import hub
     from plaudit.data.formats.base import size_text
     from plaudit.data.transfer import check_new
+    from plaudit.report.verdict import Verdict
 
     check_new(path)
     version = hub.find_repository(repo, revision)
     size = size_text(sum(version.files.values()))
-    out.print(f"{version.name} at {version.revision[:12]}: {len(version.files):,} files, {size}", highlight=False)
+    what = f"{version.name} at {version.revision[:12]}: {len(version.files):,} files, {size}"
+    tell("note", what)
     tell("note", *map(LEFT_OUT.format, version.left_out))
     try:
         hub.pull(version, path, int(max_gb * 1e9))
     except KeyboardInterrupt:
         stop("interrupted; the same command resumes the download")
-    out.print(f"pulled into {path}")
+    out.print(Verdict(f"It was pulled into {path}.", f"{what}.", *_use(path), tone="good"))
+
+
+def _use(path: Path) -> tuple[str, str]:
+    """What to do with a folder from the Hub, and the command."""
+    from plaudit.report.card import kind_of
+    from plaudit.report.verdict import quoted
+
+    try:
+        kind = kind_of(path)
+    except DataError:  # of another program
+        return "Read its card, README.md", ""
+    return {
+        "data set": ("Show its contents", f"plaudit data info {quoted(path)}"),
+        "judge": ("Examine it on your episodes", f"plaudit judge exam {quoted(path)} STORE"),
+        "policy": ("Evaluate it", f"plaudit eval {quoted(path)} --env TASK"),
+    }[kind]

@@ -236,6 +236,8 @@ def explain_(
     from plaudit.judges.config import load_judge_config
     from plaudit.judges.vlm.config import VlmJudgeConfig
     from plaudit.judges.vlm.explain import EpisodeExplanation, explain_episodes
+    from plaudit.report.verdict import format_count
+    from plaudit.report.verdict import Verdict, label_command, quoted
 
     folder, overrides = named_store(words)
     asked = load_judge_config(config, "vlm", {} if model is None else {"model": model}, overrides)
@@ -245,13 +247,19 @@ def explain_(
     def print_one(one: EpisodeExplanation) -> None:
         out.print(f"episode {one.episode}: {one.summary}", *one.text.strip().splitlines(), sep="\n    ")
 
+    ids = chosen_ids(store, episodes)
     try:
-        unread = explain_episodes(store, asked.load_backend(), chosen_ids(store, episodes), print_one, output)
+        unread = explain_episodes(store, asked.load_backend(), ids, print_one, output)
     except KeyboardInterrupt:
         stop("interrupted; the explanations so far are above")
+    why = f"{format_count(len(ids), 'episode')} of {folder}, {format_count(unread, 'answer')} without a result."
     if unread:
         tell("problem", f"{unread} answers could not be parsed; the reasons are in 'plaudit data info {folder}'")
+        following = "Read the reasons", f"plaudit data info {quoted(folder)}"
+        out.print(Verdict("Partly usable: some answers could not be parsed.", why, *following))
         raise typer.Exit(1)
+    following = "Label the episodes by hand", label_command(folder)
+    out.print(Verdict("Usable: every episode is explained.", why, *following, tone="good"))
 
 
 @command(judge, "export", reads_config=True)
@@ -272,6 +280,7 @@ def export_(
     from plaudit.judges.classifier.judge import load_reward_model
     from plaudit.judges.classifier.lerobot import save_lerobot_classifier
     from plaudit.judges.classifier.rlinf import export_rlinf
+    from plaudit.report.verdict import Verdict, quoted
 
     said = {"image_size": image_size, "image_keys": None if image_key is None else (image_key,)}
     loaded = load_reward_model(model, "cpu", force=True, network={k: v for k, v in said.items() if v is not None})
@@ -285,7 +294,8 @@ def export_(
             if to == "plaudit":
                 loaded.save_pretrained(folder)
     tell("note", *notes)
-    out.print(f"{target} is the model as {to} loads it")
+    following = "Examine the copy on labeled episodes", f"plaudit judge exam {quoted(target)} STORE"
+    out.print(Verdict(f"Usable: {to} can load {target}.", f"It has the logits of {model}.", *following, tone="good"))
 
 
 @command(judge, "serve", reads_config=True)

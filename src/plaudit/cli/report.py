@@ -17,10 +17,15 @@ def report(
 ) -> None:
     """Write report.html of a run, also while it is in progress."""
     from plaudit.report.run import write_run_report
+    from plaudit.report.run_data import RunData
+    from plaudit.report.verdict import run_verdict
+    from plaudit.training.live import ask
 
     if not (run / "config.yaml").exists():
         raise DataError(f"{run} is not the folder of a run: it has no config.yaml")
-    out.print(f"wrote {write_run_report(run)}")
+    page = write_run_report(run)
+    out.print(run_verdict(RunData.load(run), live=ask(run) is not None))
+    out.print(f"wrote {page}")
 
 
 @command(app, "eval", reads_config=True)

@@ -25,6 +25,8 @@ from plaudit.cluster.launch import NodePorts
 from plaudit.cluster.placement import Node, difference, own_versions
 from plaudit.cluster.state import Listener, NodeInfo, can_connect, firewall_command, listeners, members, own_addresses
 from plaudit.errors import ClusterError
+from plaudit.report.verdict import format_count
+from plaudit.report.verdict import Verdict
 from plaudit.training.settings import ROLES
 
 NUM_CALLS = 50
@@ -289,6 +291,21 @@ def next_steps(node: NodeInfo) -> str:
         lines += [f"  mkdir -p ~/.ray && scp {node.address}:{node.token} {path} && chmod 600 {path}", "then:"]
         lines += [f"  plaudit cluster start --role {role} --head {node.head}{flag}" for role in missing]
     return "\n".join(lines)
+
+
+def status_verdict(nodes: Sequence[Node], num_actors: int) -> Verdict:
+    """Whether a run can start on these nodes."""
+    lost = [node.hostname for node in nodes if not node.alive]
+    alive = [node for node in nodes if node.alive]
+    missing = [role for role in ROLES if not any(role in node.roles for node in alive)]
+    why = f"{format_count(len(alive), 'node')} alive, {len(lost)} lost, {format_count(num_actors, 'actor')} at work."
+    if missing:
+        start = f"plaudit cluster start --role {missing[0]} --head HOST:PORT"
+        return Verdict(f"Not usable yet: no node has the role {missing[0]}.", why, "Start one", start)
+    check = "Check the connections between the nodes", "plaudit cluster check"
+    if lost:
+        return Verdict(f"Partly usable: {', '.join(lost)} does not answer.", why, *check, tone="open")
+    return Verdict("Usable: all nodes answer.", why, *check, tone="good")
 
 
 def nodes_table(nodes: Sequence[Node]) -> Table:

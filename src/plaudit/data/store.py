@@ -29,6 +29,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 from plaudit.data.catalog import (
     Catalog,
     EpisodeEntry,
@@ -50,6 +52,7 @@ from plaudit.data.segments import STEPS, Schema, Segment, camera_column
 from plaudit.data.settings import MARKER, LabelOrder, Settings, Tiers, read_settings
 from plaudit.data.settings import is_store as is_store
 from plaudit.errors import (
+    DataError,
     EpisodeNotFound,
     InvalidEpisode,
     PlauditError,
@@ -333,6 +336,27 @@ class Store:
             return lambda: encoded.episode(entry.row, entry.rows, (self.settings.id, entry.text, camera))
 
         return LazyFrames({camera: read(camera) for camera in columns})
+
+    def some_frames(self, episode_id: int, camera: str, frames: Sequence[int]) -> ByteArray:
+        """uint8 [n, H, W, 3] a few frames of an episode, for previews.
+
+        Their bytes are not verified: checksums cover whole episodes, which may have hundreds of megabytes.
+        """
+        entry = self.entry(episode_id)
+        segment, column = self.segment(entry.segment), camera_column(camera)
+        if column not in segment.schema.columns:
+            cameras = ", ".join(name for name, _, _ in segment.schema.cameras)
+            raise DataError(f"episode {episode_id} has no camera '{camera}'; it has: {cameras}")
+        if not all(0 <= frame < entry.rows for frame in frames):
+            raise DataError(f"episode {episode_id} has frames 0 to {entry.rows - 1}, not {max(frames)}")
+        if column not in segment.schema.codecs:
+            return segment.column(column, entry.end)[entry.row : entry.end][list(frames)]
+        from plaudit.data.frame_decoder import encoded_column
+
+        encoded = encoded_column(segment, camera)
+        pixels = np.empty((len(frames), encoded.height, encoded.width, 3), np.uint8)
+        encoded.read((entry.row, frame, out) for frame, out in zip(frames, pixels, strict=True))
+        return pixels
 
     def verify(self, episode_id: int, columns: Collection[str] | None = None) -> None:
         """Compare an episode's bytes with their checksums, unless it was done before; all columns or some."""

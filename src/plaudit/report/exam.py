@@ -216,7 +216,7 @@ def save_arena(
             folder / "report.html",
             [(entry.certificate, entry.evaluation) for entry in entries],
             verdict,
-            title=f"Arena of {sum(not entry.baseline for entry in entries)} judges and 2 baselines",
+            title=f"Arena of {format_count(sum(not entry.baseline for entry in entries), 'judge')} and 2 baselines",
             columns=arena_columns(entries),
             more=more,
         )

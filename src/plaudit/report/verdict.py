@@ -24,7 +24,10 @@ from plaudit.judges.metrics import EpisodeMetrics
 from plaudit.judges.stats import Interval
 
 if TYPE_CHECKING:
-    from plaudit.report.run_data import RunData
+    from plaudit.data.formats.base import Dataset
+    from plaudit.data.store import Store
+    from plaudit.report.run_data import RunData  # with matplotlib, which takes a second to import
+    from plaudit.types import Episode, Labels
 
 
 def format_percent(fraction: float) -> str:
@@ -146,6 +149,57 @@ def quoted(path: Path | str) -> str:
 def label_command(store: Path | str) -> str:
     """Command that labels a store by hand."""
     return f"plaudit label {quoted(store)} --judge human"
+
+
+# Episodes
+
+
+def store_verdict(store: "Store") -> Verdict:
+    """What the episodes of a store can be used for."""
+    labels = [store.ledger.labels(i) for i in store.ids]
+    unlabeled, succeeded = labels.count(None), sum(one.success_once for one in labels if one is not None)
+    folder = quoted(store.folder)
+    if not labels:
+        command = f"plaudit data import DATASET {folder}"
+        return Verdict("Not usable yet: it has no episodes.", "Nothing was added to it.", "Import some", command)
+    why = f"{format_count(len(labels), 'episode')}: {succeeded} successful, {len(labels) - unlabeled - succeeded} not"
+    if unlabeled:
+        result = "Partly usable: some episodes have no label."
+        return Verdict(result, f"{why}, {unlabeled} unlabeled.", "Label them", label_command(store.folder), "open")
+    following = "Train a judge on the labels", f"plaudit train-reward {folder}"
+    if succeeded == len(labels):
+        following = "Train a policy on them", f"plaudit train-policy {folder}"
+    return Verdict("Usable: every episode has a label.", f"{why}.", *following, tone="good")
+
+
+def dataset_verdict(dataset: "Dataset") -> Verdict:
+    """Whether a data set of another format can be imported."""
+    if dataset.problems:
+        following = "Read the reasons and the flags of the import", "plaudit data import --help"
+        return Verdict("Not usable as it is.", sentence_case(dataset.problems[0]), *following)
+    following = "Import it", f"plaudit data import {quoted(dataset.path)} {quoted(f'{dataset.path}.store')}"
+    return Verdict("Usable: it can be imported.", f"Its format is {dataset.format}.", *following, tone="good")
+
+
+def episode_verdict(store: "Store", episode_id: int) -> Verdict:
+    """The label of an episode that counts."""
+    episode, current = store.episode(episode_id), store.ledger.current(episode_id)
+    if current is None:
+        why = f"It has {format_count(episode.steps, 'step')}."
+        return Verdict("No label yet.", why, "Label it", label_command(store.folder), "open")
+    versions = format_count(len(store.ledger.history(episode_id)), "version")
+    why = f"The label is by {current.source}; the ledger has {versions}."
+    sheet = f"plaudit data sheet {quoted(store.folder)} {episode_id}"
+    result = sentence_case(describe_outcome(episode, current.labels()))
+    return Verdict(result, why, "Draw its frames with the label", sheet, "good")
+
+
+def describe_outcome(episode: "Episode", labels: "Labels | None") -> str:
+    """`success from frame 3`, `no success` or `none`."""
+    if labels is None:
+        return "none"
+    frames = (labels.targets[episode.observed] == 1).nonzero()[0]
+    return f"success from frame {frames[0]}" if len(frames) else "no success"
 
 
 # Judges

@@ -1,6 +1,5 @@
 """Episodes as pages show them: a row each in the grid, everything about one, and its frames as images."""
 
-import io
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
@@ -19,8 +18,8 @@ from plaudit.judges.human.drafts import FrameAnnotation
 from plaudit.report.verdict import Tone, Verdict, format_count, label_command, quoted, sentence_case
 from plaudit.rollout.run import MARK
 from plaudit.rule import threshold_of
-from plaudit.types import HUMAN, OPERATOR, AnyArray, Episode, FloatArray, Labels
-from plaudit.web.pages import encode_image
+from plaudit.types import HUMAN, OPERATOR, AnyArray, ByteArray, Episode, FloatArray, Labels
+from plaudit.web.pages import as_jpeg, encode_image
 
 PAGE = 60  # episodes
 MAX_PAGE = 200
@@ -117,8 +116,9 @@ class StoreIndex:
 
 def _summary(rows: Sequence[Mapping[str, Any]], folder: Path) -> Verdict:
     if not rows:
-        record = "Record episodes, or import a data set"
-        return Verdict("No episodes yet.", "New episodes appear here.", record, tone="open")
+        load = f"plaudit data import DATASET {quoted(folder)}"
+        why = "New episodes appear here."
+        return Verdict("No episodes yet.", why, "Record episodes, or import a data set", load, "open")
     count = Counter(row["outcome"] for row in rows)
     unlabeled = count["unlabeled"] + count["withheld"]
     disputed, ood = sum(row["disagree"] for row in rows), sum(row["ood"] for row in rows)
@@ -223,8 +223,13 @@ def rewards_of(episode: Episode, labels: Labels, config: RewardConfig) -> FloatA
 
 
 def as_json(verdict: Verdict) -> dict[str, str]:
-    """For a page. Paths are relative to where the server was started, as a person would type them."""
-    return {**asdict(verdict), "command": verdict.command.replace(f"{Path.cwd()}/", "")}
+    """For a page."""
+    return {**asdict(verdict), "command": as_typed(verdict.command)}
+
+
+def as_typed(text: object) -> str:
+    """A command or a message with paths relative to where the server was started, as a person would type them."""
+    return str(text).replace(f"{Path.cwd()}/", "")
 
 
 def traces(store: Store, episode_id: int, episode: Episode) -> list[dict[str, Any]]:
@@ -281,31 +286,33 @@ class FrameReader:
 
     def image(self, store: Store, episode_id: int, camera: str, frame: int, width: int | None) -> tuple[bytes, str]:
         """The encoded image and its media type. width: of a small copy; None: as it is"""
-        episode = self._episode(store, episode_id)
-        if camera not in episode.frames:
-            raise DataError(f"episode {episode_id} has no camera '{camera}'; it has: {', '.join(episode.frames)}")
-        pixels = episode.frames[camera]
-        if not 0 <= frame < len(pixels):
-            raise DataError(f"episode {episode_id} has frames 0 to {len(pixels) - 1}, not {frame}")
-        picture = Image.fromarray(np.ascontiguousarray(pixels[frame]))
-        if width is not None and width < picture.width:
-            picture = picture.resize((width, max(1, round(width * picture.height / picture.width))))
-        return encode_image(picture)
+        if width is None:
+            pixels = self._camera(store, episode_id, camera)
+            if not 0 <= frame < len(pixels):
+                raise DataError(f"episode {episode_id} has frames 0 to {len(pixels) - 1}, not {frame}")
+            return encode_image(Image.fromarray(np.ascontiguousarray(pixels[frame])))
+        picture = Image.fromarray(store.some_frames(episode_id, camera, [frame])[0])
+        if width >= picture.width:
+            return encode_image(picture)
+        picture = picture.resize((width, max(1, round(width * picture.height / picture.width))))
+        return as_jpeg(picture, quality=80), "image/jpeg"
 
     def clip(self, store: Store, episode_id: int, camera: str) -> bytes:
         """CLIP frames at equal distances, the last one included, side by side as a JPEG."""
-        episode = self._episode(store, episode_id)
-        if camera not in episode.frames:
-            raise DataError(f"episode {episode_id} has no camera '{camera}'; it has: {', '.join(episode.frames)}")
-        pixels = episode.frames[camera]
-        height = min(CLIP_WIDTH * 4, max(1, round(CLIP_WIDTH * pixels.shape[1] / pixels.shape[2])))
+        chosen = np.linspace(0, store.entry(episode_id).steps, CLIP).round().astype(int).tolist()
+        frames = store.some_frames(episode_id, camera, chosen)
+        height = min(CLIP_WIDTH * 4, max(1, round(CLIP_WIDTH * frames.shape[1] / frames.shape[2])))
         image = Image.new("RGB", (CLIP * CLIP_WIDTH, height))
-        for n, frame in enumerate(np.linspace(0, len(pixels) - 1, CLIP).round().astype(int)):
-            picture = Image.fromarray(np.ascontiguousarray(pixels[frame]))
+        for n, frame in enumerate(frames):
+            picture = Image.fromarray(frame)
             image.paste(picture.resize((CLIP_WIDTH, height)), (n * CLIP_WIDTH, 0))
-        data = io.BytesIO()
-        image.save(data, "JPEG", quality=80)
-        return data.getvalue()
+        return as_jpeg(image, quality=80)
+
+    def _camera(self, store: Store, episode_id: int, camera: str) -> ByteArray:
+        frames = self._episode(store, episode_id).frames
+        if camera not in frames:
+            raise DataError(f"episode {episode_id} has no camera '{camera}'; it has: {', '.join(frames)}")
+        return frames[camera]
 
     def _episode(self, store: Store, episode_id: int) -> Episode:
         key = (id(store), episode_id)

@@ -7,21 +7,20 @@ offered the episode that it has open. Every action is on disk when it is answere
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from plaudit.errors import DataError, EpisodeNotFound, PlauditError
+from plaudit.data.store import Store
+from plaudit.errors import DataError, PlauditError
 from plaudit.judges.human.queue import QueueOrder, SelfAgreement
-from plaudit.judges.human.session import ACTIONS, GROUPS, Session
+from plaudit.judges.human.session import ACTIONS, GROUPS, OpenEpisodes, Session
 from plaudit.web.episodes import traces
 
 IDLE_S = 600.0  # after which a session is closed; its drafts stay
 NEARBY = 12  # rows of the queue that are shown before and after the open one
 MAX_NAME = 60  # characters
 MAX_OPEN = 200  # sessions
-CHOOSING = {"complete", "undo", "redo", "next", "previous"}  # actions that may open another episode
 ORDERS: tuple[QueueOrder, ...] = get_args(QueueOrder)
 
 
@@ -37,11 +36,10 @@ class LabelSessions:
 
     def __init__(self) -> None:
         self._open: dict[tuple[Path, str, str], _Open] = {}
+        self._beside: dict[Path, OpenEpisodes] = {}
         self._guard = threading.Lock()
-        # Two people who complete an episode at once must not be given the same next one.
-        self._choosing = threading.Lock()
 
-    def act(self, store: Path, request: Mapping[str, Any]) -> dict[str, Any]:
+    def act(self, store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
         """Do what a page asks for, and describe the session.
 
         request: name and order of the person; `action` with the page's `episode`, `frame` and `selection`; `open`, an
@@ -55,18 +53,18 @@ class LabelSessions:
         if not isinstance(request.get("action"), str | None):
             raise DataError("the request has no valid action; reload the page")
         with self._guard:
-            held = self._held(store, name, order)
+            held = self._held(store.folder, name, order)
             held.used = time.monotonic()
+            beside = self._beside.setdefault(store.folder, OpenEpisodes())
         with held.guard:
             if held.session is None:
-                with self._choosing:
-                    held.session = _open(store, name, order, request.get("episode"))
+                held.session = Session.open(store, order=order, name=name, beside=beside)
+                if type(shown := request.get("episode")) is int:  # on the person's page
+                    held.session.open_if_free(shown)
             session, error = held.session, ""
             session.status = ""
-            chooses = session.episode_id is None or request.get("action") in CHOOSING or "open" in request
             try:
-                with self._choosing if chooses else nullcontext():
-                    _apply(session, request)
+                _apply(session, request)
             except PlauditError as problem:
                 error = str(problem)
             return describe(session, error, blind=bool(request.get("blind")))
@@ -90,15 +88,6 @@ class LabelSessions:
                 with held.guard:
                     _close(held)
             self._open.clear()
-
-
-def _open(store: Path, name: str, order: QueueOrder, shown: Any) -> Session:
-    """A person's session. shown: the episode on their page, which it continues with if that is free"""
-    session = Session.open(store, order=order, name=name)
-    if type(shown) is int and shown not in session.drafts.locked_by_others():
-        with suppress(EpisodeNotFound):  # evicted
-            session.open_episode(shown)
-    return session
 
 
 def _close(held: _Open) -> None:

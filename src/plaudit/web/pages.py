@@ -41,13 +41,19 @@ def page_routes(page: str) -> list[BaseRoute]:
 
 
 def encode_image(image: Image.Image) -> tuple[bytes, str]:
-    """The encoded image and its media type."""
-    data, small = io.BytesIO(), image.width * image.height <= 256**2
-    if small:  # exact, and not larger
-        image.save(data, "PNG", compress_level=1)
-    else:
-        image.save(data, "JPEG", quality=88)
-    return data.getvalue(), "image/png" if small else "image/jpeg"
+    """The encoded image and its media type. Small images are exact."""
+    if image.width * image.height > 256**2:
+        return as_jpeg(image, quality=88), "image/jpeg"
+    data = io.BytesIO()
+    image.save(data, "PNG", compress_level=1)
+    return data.getvalue(), "image/png"
+
+
+def as_jpeg(image: Image.Image, quality: int) -> bytes:
+    """The file of an image."""
+    data = io.BytesIO()
+    image.save(data, "JPEG", quality=quality)
+    return data.getvalue()
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -21,7 +21,7 @@ from plaudit.data.rewards import RewardConfig
 from plaudit.errors import EpisodeNotFound, MissingExtra, PlauditError
 from plaudit.files import Root, parse_json
 from plaudit.training.live import ask
-from plaudit.web.episodes import FrameReader, StoreIndex, as_json, describe_episode
+from plaudit.web.episodes import FrameReader, StoreIndex, as_json, as_typed, describe_episode
 from plaudit.web.guard import MAX_BODY, Access, Guard, error
 from plaudit.web.judges import WhatIf, describe_judge
 from plaudit.web.labeling import LabelSessions, actions
@@ -84,6 +84,8 @@ def make_app(roots: list[Path], access: Access, command: str = "") -> Starlette:
         return Route(path, _endpoint(answer, reads_body=True), methods=["POST"])
 
     routes = [
+        get("/frame/{number:int}/{frame:int}/{camera}/{name:path}", server.frame),  # first, as most requests are for it
+        get("/clip/{number:int}/{camera}/{name:path}", server.clip),
         *page_routes("index.html"),
         get("/api/library", server.library_),
         get("/api/keys", lambda _: actions()),
@@ -104,8 +106,6 @@ def make_app(roots: list[Path], access: Access, command: str = "") -> Starlette:
         WebSocketRoute("/live/{name:path}", server.live),
         get("/report/{kind}/{name:path}", server.report),
         get("/video/{which}/{name:path}", server.video),
-        get("/frame/{number:int}/{frame:int}/{camera}/{name:path}", server.frame),
-        get("/clip/{number:int}/{camera}/{name:path}", server.clip),
     ]
     return Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Guard, access=access)])
 
@@ -118,9 +118,9 @@ def _endpoint(answer: Callable[..., Any], *, reads_body: bool = False) -> Callab
             body = (await _json_body(request),) if reads_body else ()
             answered = await run_in_threadpool(answer, request, *body)
         except (NotServed, EpisodeNotFound, FileNotFoundError) as problem:
-            return error(404, str(problem))
+            return error(404, as_typed(problem))
         except (PlauditError, ValueError) as problem:
-            return error(400, str(problem))
+            return error(400, as_typed(problem))
         except OSError as problem:
             return error(503, f"a file could not be read: {problem.strerror or type(problem).__name__}")
         return answered if isinstance(answered, Response) else _json(answered, request)
@@ -275,7 +275,7 @@ class _Server:
     # Labels
 
     def label(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-        return self._sessions.act(self._library.item("store", request.path_params["name"]).path, body)
+        return self._sessions.act(self._library.store(request.path_params["name"], fresh=False), body)
 
     # Runs
 

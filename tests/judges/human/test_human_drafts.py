@@ -4,13 +4,15 @@ import json
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from conftest import counting_episode
 from counted_stores import counted_store
 from plaudit.data.store import Store
 from plaudit.errors import StoreFull
-from plaudit.judges.human.session import Session
+from plaudit.judges.human.session import OpenEpisodes, Session
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def test_another_persons_drafts_are_left_alone(folder):
 
 KILLED = """
     import sys, time
-    from plaudit.judges.human.session import Session
+    from plaudit.judges.human.session import OpenEpisodes, Session
     session = Session.open(sys.argv[1])
     for frame in range(3):
         session.cursor.seek(frame)
@@ -114,6 +116,25 @@ def test_two_sessions_at_once_are_given_different_episodes_and_both_write(folder
             session.complete()
         assert (one.episode_id, other.episode_id) == (2, 2), "there is no other left"
         assert len(Store.open(folder).ledger) == 2
+
+
+def test_sessions_of_one_process_share_a_store_and_complete_at_once(tmp_path):
+    with Store.create(tmp_path / "s") as store:
+        store.extend([counting_episode(4)] * 60)
+        beside, names = OpenEpisodes(), ("ada", "bert", "cora", "dan")
+
+        def work(name: str) -> list[int]:
+            done = []
+            with Session.open(store, name=name, beside=beside) as session:
+                while session.episode_id is not None and len(done) < 10:
+                    done.append(session.episode_id)
+                    session.fail()
+                    session.complete()
+            return done
+
+        with ThreadPoolExecutor(len(names)) as threads:
+            done = [i for ids in threads.map(work, names) for i in ids]
+        assert len(done) == 40 and {len(store.ledger.history(i)) for i in done} == {1} and not beside.sessions
 
 
 def test_drafts_of_two_killed_sessions_are_brought_together(folder):

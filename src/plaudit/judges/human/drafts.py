@@ -18,8 +18,8 @@ import fcntl
 import os
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Annotated, Self
@@ -168,7 +168,9 @@ class DraftStore:
         self.path = folder.path / f"{key}.json"
         self.state = state
         self.saved: float | None = None  # when a change was last written, seconds since 1970
-        self._folder, self._key, self._lock = folder, key, lock
+        self.key = key  # of this session among those of the store
+        self._folder, self._lock = folder, lock
+        self._defers = False
 
     @classmethod
     def open(cls, store: Path, name: str = "") -> Self:
@@ -237,12 +239,12 @@ class DraftStore:
         }
         self._save(state.model_copy(update=update))
 
-    def locked_by_others(self) -> set[int]:
-        """The episodes that other sessions on this store have open now."""
+    def locked_by_others(self, known: Collection[str] = ()) -> set[int]:
+        """The episodes that other sessions on this store have open now, except sessions with these keys."""
         taken = set()
-        for key in _live_keys(self._folder):
+        for key in _live_keys(self._folder, {self.key, *known}):
             with suppress(StoreError):  # damaged: its owner gets the error
-                state = None if key == self._key else _read(self._folder, key)
+                state = _read(self._folder, key)
                 if state is not None and state.last is not None:
                     taken.add(state.last)
         return taken
@@ -253,7 +255,19 @@ class DraftStore:
             return
         if not self.state.drafts:
             self.path.unlink(missing_ok=True)
-        _release_lock(self._folder, self._key, self._lock)
+        _release_lock(self._folder, self.key, self._lock)
+
+    @contextmanager
+    def written_once(self) -> Iterator[None]:
+        """Several changes with one write, at the end. If it fails, none of them was made."""
+        before, self._defers = self.state, True
+        try:
+            yield
+        finally:
+            self._defers, changed = False, self.state
+            self.state = before
+            if changed is not before:
+                self._save(changed)
 
     def _put(self, edit: Edit, text: str | None, done: tuple[Edit, ...], undone: tuple[Edit, ...]) -> Edit:
         drafts = {i: draft for i, draft in self.state.drafts.items() if i != edit.episode}
@@ -266,6 +280,9 @@ class DraftStore:
         return edit
 
     def _save(self, state: DraftState) -> None:
+        if self._defers:
+            self.state = state
+            return
         with defer_signals(), disk_errors(self.path.parent, "this change was not saved and not made"):
             self._folder.write(self.path.name, state.model_dump_json().encode())
             self.state = state
@@ -290,9 +307,9 @@ def _keys(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.json"))
 
 
-def _live_keys(folder: Folder) -> Iterator[str]:
-    """The sessions that are open now."""
-    for key in _keys(folder.path):
+def _live_keys(folder: Folder, known: Collection[str] = ()) -> Iterator[str]:
+    """The sessions that are open now, except those with these keys."""
+    for key in (key for key in _keys(folder.path) if key not in known):
         lock = _try_lock(folder, key)
         if lock is None:
             yield key

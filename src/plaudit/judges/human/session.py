@@ -19,9 +19,10 @@ The window writes a script (`ActionLog`). `replay_actions` repeats it without a 
 time: playing and dragging are recorded as the position they led to.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -82,12 +83,23 @@ class LabelTrace:
     progress: FloatArray | None = None  # [F] how far each recorded frame is; None where it does not measure that
 
 
+@dataclass
+class OpenEpisodes:
+    """The episodes that the sessions of one process have open in a store.
+
+    Two people who complete an episode at once get different ones, and no session reads the files of the others.
+    """
+
+    sessions: dict[str, int | None] = field(default_factory=dict)  # by the key of its drafts
+    guard: threading.Lock = field(default_factory=threading.Lock)
+
+
 class Session:
     """Open with `Session.open`; use as a context manager."""
 
-    def __init__(self, store: Store, drafts: DraftStore, order: QueueOrder, name: str):
+    def __init__(self, store: Store, drafts: DraftStore, order: QueueOrder, name: str, beside: OpenEpisodes):
         """Not for users: see `open`."""
-        self.store, self.drafts, self.name = store, drafts, name
+        self.store, self.drafts, self.name, self._beside = store, drafts, name, beside
         self.queue = Queue(store, order, lambda episode_id: episode_id in drafts.state.drafts, name)
         self.episode_id: int | None = None  # what is open; None when nothing is left
         self.episode: Episode | None = None
@@ -97,13 +109,22 @@ class Session:
         self.completed = 0  # in this session
 
     @classmethod
-    def open(cls, folder: str | Path, *, order: QueueOrder = "unlabeled", name: str = "") -> Self:
+    def open(
+        cls,
+        store: str | Path | Store,
+        *,
+        order: QueueOrder = "unlabeled",
+        name: str = "",
+        beside: OpenEpisodes | None = None,
+    ) -> Self:
         """
+        store: its folder; or an open store, which may be shared with other threads
         order: which episodes come first (queue.py)
         name: who labels; labels are kept with it, and drafts belong to it
+        beside: shared by the sessions of this process on this store
         """
-        store = Store.open(folder)
-        session = cls(store, DraftStore.open(store.folder, name), order, name)
+        opened = store if isinstance(store, Store) else Store.open(store)
+        session = cls(opened, DraftStore.open(opened.folder, name), order, name, beside or OpenEpisodes())
         session._find_drafts()
         return session
 
@@ -113,6 +134,7 @@ class Session:
             with suppress(StoreError):  # on a full disk, the position of the last change stays
                 self.drafts.at(self.episode_id, {self.episode_id: self.cursor.frame})
         self.drafts.close()
+        self._beside.sessions.pop(self.drafts.key, None)
         self.episode_id = self.episode = None
 
     def __enter__(self) -> Self:
@@ -175,11 +197,11 @@ class Session:
             return
         labels = self.annotation.labels(episode, self.name, repeat=self.repeats)
         self.store.ledger.append(episode_id, labels)
-        self.drafts.change(episode_id, self.cursor.frame, None, "completed")
-        self.completed += 1
-        self.queue.update()
         summary = self.annotation.summary
-        self._open_next()
+        with self.drafts.written_once():
+            self.drafts.change(episode_id, self.cursor.frame, None, "completed")
+            self.completed += 1
+            self._open_next()
         self.status = f"episode {episode_id} is labeled: {summary}"
 
     def open_episode(self, episode_id: int, frame: int | None = None) -> None:
@@ -190,6 +212,7 @@ class Session:
         self.cursor = Cursor(len(range(episode.steps + 1)[episode.observed]))
         self.cursor.seek(self.drafts.state.frames.get(episode_id, 0) if frame is None else frame)
         self.episode_id, self.episode = episode_id, episode
+        self._beside.sessions[self.drafts.key] = episode_id
         labels = self.store.ledger.labels(episode_id, (SOURCE,))
         if (draft := self.drafts.state.drafts.get(episode_id)) is not None:
             self.annotation = FrameAnnotation.from_rle(draft, self.cursor.count)
@@ -264,11 +287,27 @@ class Session:
 
     def _open_next(self) -> None:
         """On to the next episode that is left, or to none."""
-        following = self.queue.next_episode(self.episode_id, self.drafts.locked_by_others())
+        following = self._choose(lambda taken: self.queue.next_episode(self.episode_id, taken))
         self.episode_id = self.episode = None
         self.annotation, self.cursor = FrameAnnotation.unlabeled(0), Cursor(0)
         if following is not None:
             self.open_episode(following)
+
+    def open_if_free(self, episode_id: int) -> None:
+        """Open an episode unless another session has it open or it was evicted."""
+        if self._choose(lambda taken: self.episode_id if episode_id in taken else episode_id) == episode_id:
+            with suppress(EpisodeNotFound):
+                self.open_episode(episode_id)
+
+    def _choose(self, choose: Callable[[Collection[int]], int | None]) -> int | None:
+        """Choose an episode, given those that other sessions have open, and reserve it."""
+        key, sessions = self.drafts.key, self._beside.sessions
+        elsewhere = self.drafts.locked_by_others(set(sessions))
+        with self._beside.guard:
+            self.queue.update()  # another session may have completed an episode just now
+            taken = elsewhere | {i for other, i in sessions.items() if other != key and i is not None}
+            sessions[key] = choose(taken)
+            return sessions[key]
 
     def _show_change(self, step: Edit, message: str) -> None:
         try:

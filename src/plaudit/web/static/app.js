@@ -1,6 +1,6 @@
 // The router: an address like #/episodes/NAME shows a page. A page returns a function that ends it, or nothing.
 
-import { ask, el, link, path, section, tell, verdict } from "./dom.js";
+import { ask, breakable, el, link, path, section, tell, verdict } from "./dom.js";
 import { episodePage } from "./episode.js";
 import { episodesPage } from "./episodes.js";
 import { judgePage, trainingPage } from "./judges.js";
@@ -36,7 +36,9 @@ async function show() {
     if (number !== visit) ends?.();
     else leave = ends ?? null;
   } catch (error) {
-    shown.append(el("p", { class: "warn" }, error.message), el("p", {}, el("a", { href: "#/" }, "Back to the first page")));
+    const why = `${error.message[0].toUpperCase()}${error.message.slice(1)}.`;
+    shown.prepend(verdict({ result: "This page cannot be shown.", why, advice: "Choose another one from the overview", tone: "bad" }),
+      el("p", {}, el("a", { class: "button", href: "#/" }, "Overview")));
   }
   if (number === visit) page.removeAttribute("aria-busy");
 }
@@ -80,7 +82,7 @@ function overview(of) {
 function card(item, address) {
   const facts = item.kind === "report" ? "exam, arena or evaluation" : item.error ?? item.verdict ?? (item.episodes === undefined ? "is being trained" : `${item.episodes.toLocaleString("en")} episodes, ${item.labeled.toLocaleString("en")} labeled`);
   const to = item.kind === "report" ? { href: `/report/report/${path(item.name)}`, target: "_blank" } : { href: link(address, item.name) };
-  return el("a", { class: `card ${item.tone ?? ""}`, ...to }, el("b", {}, item.name, item.live ? el("span", { class: "live" }, "live") : null),
+  return el("a", { class: `card ${item.tone ?? ""}`, ...to }, el("b", {}, ...breakable(item.name), item.live ? el("span", { class: "live" }, "live") : null),
     el("div", { class: item.error ? "warn" : "muted" }, facts));
 }
 

@@ -70,6 +70,9 @@ export function tell(text, isError = false) {
   notice.className = isError ? "error" : "";
 }
 
+// A name of a folder, which a narrow page breaks after a slash.
+export const breakable = (name) => name.split("/").flatMap((part, number) => (number ? ["/", el("wbr"), part] : [part]));
+
 export const path = (name) => name.split("/").map(encodeURIComponent).join("/");
 export const link = (kind, name, ...rest) => `#/${[kind, encodeURIComponent(name), ...rest].join("/")}`;
 export const short = (value) => (typeof value === "number" ? Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 }) : `${value}`);

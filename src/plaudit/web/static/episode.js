@@ -1,7 +1,7 @@
 // One episode: all cameras on one timeline with labels, scores of every judge, states and actions.
 
 import { ask, el, isTyping, link, path, section, table, verdict, when } from "./dom.js";
-import { Cameras, Player, Plot, Strip } from "./viewer.js";
+import { Cameras, judgePlot, Player, Plot, Strip } from "./viewer.js";
 
 export async function episodePage({ page, crumbs, name, rest, query }) {
   const id = Number(rest[0]);
@@ -40,12 +40,7 @@ export async function episodePage({ page, crumbs, name, rest, query }) {
     main.append(el("h2", {}, "Label in use"), add(strip),
       episode.by_person.length ? el("p", { class: "muted" }, "Marked below: steps with corrections by a person.") : "");
   }
-  for (const trace of episode.traces.filter((one) => one.probs)) {
-    const levels = trace.threshold === null ? [] : [trace.threshold];
-    const ood = trace.ood ? `, out of distribution: ${trace.ood}` : "";
-    const title = `${trace.source}: ${trace.outcome}, P(success)${trace.threshold === null ? "" : `, threshold ${trace.threshold}`}${ood}`;
-    main.append(add(new Plot(title, [trace.probs], { range: [0, 1], levels, seek: byFraction })));
-  }
+  episode.traces.filter((one) => one.probs).forEach((trace) => main.append(add(judgePlot(trace, byFraction))));
   const progress = episode.traces.filter((one) => one.progress);
   if (progress.length) {
     main.append(add(new Plot("task progress", progress.map((one) => one.progress), { range: [0, 1], names: progress.map((one) => one.source), seek: byFraction })));

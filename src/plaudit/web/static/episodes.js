@@ -1,6 +1,6 @@
 // The grid of a store's episodes, with filters in the address so that a view can be shared.
 
-import { ask, el, frameUrl, link, path, verdict } from "./dom.js";
+import { ask, breakable, el, frameUrl, link, path, verdict } from "./dom.js";
 
 const COUNT = 60;
 const OUTCOMES = ["", "success", "failure", "unlabeled", "excluded", "withheld"];
@@ -12,16 +12,17 @@ export async function episodesPage({ page, crumbs, name, query }) {
   const answer = await ask(`/api/episodes/${path(name)}?${wanted}`);
   const summary = el("div", { class: "summary" });
   page.append(
-    el("div", { class: "row" }, el("h1", { class: "grow" }, name),
-      el("a", { class: "button", href: link("label", name) }, "Label these episodes")),
-    summary, filters(name, query, answer),
-    el("p", { class: "muted" }, `${answer.matches.toLocaleString("en")} of ${answer.total.toLocaleString("en")} episodes`),
+    el("div", { class: "row" }, el("h1", { class: "grow" }, ...breakable(name)),
+      answer.total ? el("a", { class: "button", href: link("label", name) }, "Label these episodes") : null),
+    summary,
   );
   ask(`/api/summary/${path(name)}`).then((lines) => summary.replaceChildren(verdict(lines)), () => {});
+  if (answer.total || answer.discarded) page.append(filters(name, query, answer));
   if (!answer.matches) {
-    page.append(el("p", {}, answer.total ? "No episode matches these filters." : "No episodes yet. New episodes appear here."));
+    if (answer.total) page.append(el("p", {}, "No episode matches these filters. ", el("a", { href: link("episodes", name) }, "Show all")));
     return;
   }
+  page.append(el("p", { class: "muted" }, `${answer.matches.toLocaleString("en")} of ${answer.total.toLocaleString("en")} episodes`));
   page.append(el("div", { class: "grid" }, ...answer.episodes.map((row) => tile(name, answer.store, row))), pager(name, query, answer));
 }
 
@@ -46,14 +47,15 @@ function filters(name, query, answer) {
     ...options.map(([value, text]) => el("option", { value, selected: (query.get(key) ?? "") === value }, text)));
   const text = (key, label) => el("input", { placeholder: label, "aria-label": label, size: 12, value: query.get(key) ?? "",
     onchange: (e) => go(key, e.target.value.trim()) });
-  return el("div", { class: "row" },
+  const more = { source: "labeled by", task: "task", operator: "operator mark", weights: "policy version", id: "episode" };
+  return el("div", { class: "row filters" },
     choose("outcome", "outcome", OUTCOMES.map((word) => [word, word || "any outcome"])),
     choose("disagree", "agreement", [["", "any agreement"], ["1", "judges disagree"]]),
     choose("ood", "distribution", [["", "any distribution"], ["1", "out of distribution"]]),
     answer.discarded ? discarded(name, answer.discarded) : null,
     choose("order", "order", [["", "newest first"], ["oldest", "oldest first"]]),
-    text("source", "labeled by"), text("task", "task"), text("operator", "operator mark"),
-    text("weights", "policy version"), text("id", "episode"));
+    el("details", { open: Object.keys(more).some((key) => query.get(key)) }, el("summary", {}, "More filters"),
+      el("div", { class: "row" }, ...Object.entries(more).map(([key, label]) => text(key, label)))));
 }
 
 // Discarded episodes are in a store of their own.

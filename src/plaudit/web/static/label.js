@@ -1,7 +1,7 @@
 // Labeling: the keys of the labeling window. The server does each action and answers with the session.
 
 import { ask, el, isTyping, link, path, section, select, tell, verdict } from "./dom.js";
-import { Cameras, Player, Plot, Strip } from "./viewer.js";
+import { Cameras, judgePlot, Player, Strip } from "./viewer.js";
 
 const KEYS = { ArrowLeft: "Left", ArrowRight: "Right", Escape: "Esc", Enter: "Return", PageDown: "PgDown", PageUp: "PgUp", " ": "Space" };
 const MOVES = { back: -1, forward: 1, back_10: -10, forward_10: 10, first: -1e9, last: 1e9 };
@@ -37,7 +37,8 @@ function askName(page) {
     localStorage.setItem("labeler", input.value.trim());
     dispatchEvent(new HashChangeEvent("hashchange"));
   };
-  page.append(el("h1", {}, "Who is labeling?"), el("p", {}, "Your name is stored with your labels. Two people never get the same episode."),
+  const why = "Your name is stored with your labels. Two people never get the same episode.";
+  page.append(el("h1", {}, "Label episodes"), verdict({ result: "Who is labeling?", why, advice: "Enter your name", tone: "open" }),
     el("form", { class: "row", onsubmit: save }, input, el("button", { type: "submit" }, "Start")));
   input.focus();
 }
@@ -56,8 +57,9 @@ class LabelPage {
     this.curves = el("div");
     this.help = el("div", { hidden: true }, section("Keys", this.buttons(table)));
     this.rows = el("ul", { class: "queue" });
-    page.append(this.head, el("div", { class: "two" }, el("div", {}, this.view, this.main(), this.help, this.curves),
-      section("Queue", this.rows)));
+    this.keys = this.main();
+    this.queue = section("Queue", this.rows);
+    page.append(this.head, el("div", { class: "two" }, el("div", {}, this.view, this.keys, this.help, this.curves), this.queue));
   }
 
   start() {
@@ -145,9 +147,11 @@ class LabelPage {
     this.drawHead(state);
     this.rows.replaceChildren(...(state.rows ?? []).map((row) => el("li", { class: `${row.state} ${row.id === state.episode ? "current" : ""}` },
       el("button", { onclick: () => this.send({ open: row.id }) }, `${{ done: "✓", draft: "✎", open: "·" }[row.state]} ${row.id}${row.state === "draft" ? "  draft" : ""}`))));
-    if (state.episode === null) {
+    const isDone = state.episode === null;
+    this.keys.hidden = this.queue.hidden = isDone;
+    if (isDone) {
       this.curves.replaceChildren();
-      this.view.replaceChildren(el("p", {}, el("a", { class: "button", href: "#/" }, "Train a judge on the labels")));
+      this.view.replaceChildren(el("a", { class: "button", href: "#/" }, state.total ? "Train a judge on the labels" : "Overview"));
       return;
     }
     if (before?.episode !== state.episode) this.open(state);
@@ -181,8 +185,7 @@ class LabelPage {
     this.place = el("span", { class: "muted" });
     this.summary = el("b", { id: "summary" });
     const slice = (values) => values.slice(state.offset, state.offset + state.count);
-    this.plots = state.traces.filter((trace) => trace.probs).map((trace) => new Plot(`${trace.source}: P(success), ${trace.outcome}`, [slice(trace.probs)],
-      { range: [0, 1], levels: trace.threshold === null ? [] : [trace.threshold], seek: bySlice }));
+    this.plots = state.traces.filter((trace) => trace.probs).map((trace) => judgePlot(trace, bySlice, slice));
     this.view.replaceChildren(this.cameras.node, this.slider, this.strip.node,
       el("p", { class: "row" }, this.summary, el("span", { class: "grow" }), this.place));
     this.curves.replaceChildren(...this.plots.map((plot) => plot.node));

@@ -2,7 +2,7 @@
 // that is open is sent each change over a websocket.
 
 import { chart, chartWidth, legend } from "./charts.js";
-import { ask, clipUrl, clock, el, frameUrl, link, path, percent, section, short, table, tell, verdict, when } from "./dom.js";
+import { ask, breakable, clipUrl, clock, el, frameUrl, link, path, percent, section, short, table, tell, verdict, when } from "./dom.js";
 
 const RETRY_MS = 3000, RECENT_MS = 10000;
 const CLIP = 16; // frames of a short view of an episode (episodes.py, style.css)
@@ -50,7 +50,7 @@ class RunPage {
 
   head(run) {
     const to = (kind, name, text) => el("a", { class: "button", href: link(kind, name) }, text);
-    return el("div", { class: "row" }, el("h1", { class: "grow" }, this.name),
+    return el("div", { class: "row" }, el("h1", { class: "grow" }, ...breakable(this.name)),
       el("span", { class: "muted", id: "extent" }, `${run.live ? "live, " : ""}${run.live?.extent ?? `${run.step.toLocaleString("en")} steps`}, ${clock(run.elapsed_s)}`),
       run.episodes ? to("episodes", run.episodes, "Episodes") : null, run.episodes ? to("label", run.episodes, "Label") : null,
       run.report ? el("a", { class: "button", href: `/report/run/${path(this.name)}`, target: "_blank" }, "Report") : null,
@@ -189,9 +189,9 @@ export async function comparePage({ page, crumbs, query }) {
   page.append(table(runs.map((run) => [el("a", { href: link("run", run.name) }, run.name), run.verdict.result, run.learner, run.judge,
     run.step.toLocaleString("en"), clock(run.elapsed_s), ...kinds.map((kind) => last(run, kind))]),
   ["run", "result", "learner", "judge", "steps", "time", ...kinds]));
-  for (const kind of kinds) {
-    const having = runs.filter((run) => run.success[kind]);
-    page.append(section(`Success: ${kind}`, el("div", { class: "card" }, legend(having.map((run) => run.name)),
-      chart(having.map((run) => run.success[kind]), { range: [0, 1], unit: percent, width: chartWidth() }))));
-  }
+  page.append(el("div", { class: "halves" }, ...kinds.map((kind) => {
+    const having = runs.filter((run) => run.success[kind]), width = Math.min(600, chartWidth());
+    return section(`Success: ${kind}`, el("div", { class: "card" }, legend(having.map((run) => run.name)),
+      chart(having.map((run) => run.success[kind]), { range: [0, 1], unit: percent, width })));
+  })));
 }

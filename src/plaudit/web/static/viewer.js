@@ -154,6 +154,14 @@ export class Plot {
   }
 }
 
+// The scores of a judge. frames: chooses those that the page has
+export function judgePlot(trace, seek, frames = (values) => values) {
+  const { source, outcome, threshold, ood } = trace;
+  const rule = threshold === null ? "" : `, threshold ${threshold}`;
+  return new Plot(`${source}: ${outcome}, P(success)${rule}${ood ? `, out of distribution: ${ood}` : ""}`, [frames(trace.probs)],
+    { range: [0, 1], levels: threshold === null ? [] : [threshold], seek });
+}
+
 // Plays by the clock, so that a slow machine skips frames instead of slowing down.
 export class Player {
   constructor(show) {
