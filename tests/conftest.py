@@ -25,7 +25,7 @@ from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.store import Store
 from plaudit.trust import CODE, HOSTS
 from plaudit.types import Episode, Labels
-from processes import keep_copy
+from processes import FORKED_CHILDREN, keep_copy
 from waiting import stretch
 from workers import run_tests
 
@@ -110,6 +110,18 @@ def descriptors_stay_few() -> Iterator[None]:
     if sum(1 for _ in Path("/dev/fd").iterdir()) > few + 200:
         gc.collect()
         few = sum(1 for _ in Path("/dev/fd").iterdir())
+
+
+@pytest.fixture(autouse=True)
+def forked_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Child processes are forked from a process that has all imported; see tests/processes.py."""
+    if "fresh_interpreters" not in request.fixturenames:
+        monkeypatch.setattr("plaudit.processes.subprocess", FORKED_CHILDREN)
+
+
+@pytest.fixture
+def fresh_interpreters() -> None:
+    """Child processes begin with nothing imported, as for a user: for tests of what they import."""
 
 
 @pytest.fixture(autouse=True)
