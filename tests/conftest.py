@@ -131,13 +131,18 @@ def nothing_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "")
 
 
+@pytest.fixture
+def written_charts() -> None:
+    """Charts are written into pages as a user gets them: for tests that look at them."""
+
+
 @pytest.fixture(autouse=True)
 def empty_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Matplotlib needs most of a short run's CPU time to write a page of charts; only tests/report has it write them.
+    """Matplotlib needs most of a short run's CPU time to write a page of charts; only `written_charts` has it do so.
 
-    Here the curves of a chart go into its figure, which is not turned into text.
+    Elsewhere the curves of a chart go into its figure, which is not turned into text.
     """
-    if request.path.parent.name != "report" and (plots := sys.modules.get("plaudit.report.plots")):
+    if "written_charts" not in request.fixturenames and (plots := sys.modules.get("plaudit.report.plots")):
         monkeypatch.setattr(plots, "to_svg", lambda _: Markup("<svg></svg>"))
 
 
