@@ -2,10 +2,12 @@
 
 import builtins
 import gc
+import importlib
 import os
 import shutil
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +50,13 @@ LONGEST = (
     *("test_hostile_sets", "test_retrain", "test_faults", "test_exam", "test_unseen", "test_cross_fit"),
     *("test_cli_env", "test_scripts", "test_cli", "test_replay", "test_store", "test_run"),
 )
+# What some tests import when they need it, for up to ten seconds of CPU time. Where all tests run, it is imported once,
+# before the processes that run them are forked, instead of in each.
+LAZY = (
+    *("torch._dynamo", "torch.utils.tensorboard", "transformers.models.qwen3_vl.modeling_qwen3_vl", "peft"),
+    *("sklearn.metrics", "sklearn.isotonic", "scipy.stats", "scipy.optimize", "uvicorn"),
+)
+MANY = 1000  # tests
 MakeEpisode = Callable[..., Episode]
 few = 100  # descriptors that were left by the last collection
 
@@ -75,6 +84,10 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What was imported is never looked at again by the garbage collector: a seventh of the processor time of tests."""
+    if session.config.option.jobs > 1 and len(session.items) > MANY:
+        with warnings.catch_warnings(action="ignore"):
+            for name in LAZY:
+                importlib.import_module(name)
     gc.freeze()
     gc.enable()
     if session.items:
