@@ -2,10 +2,12 @@
 
 import builtins
 import gc
+import importlib
 import os
 import shutil
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +27,7 @@ from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.store import Store
 from plaudit.trust import CODE, HOSTS
 from plaudit.types import Episode, Labels
-from processes import keep_copy
+from processes import FORKED_CHILDREN, keep_copy
 from waiting import stretch
 from workers import run_tests
 
@@ -48,6 +50,13 @@ LONGEST = (
     *("test_hostile_sets", "test_retrain", "test_faults", "test_exam", "test_unseen", "test_cross_fit"),
     *("test_cli_env", "test_scripts", "test_cli", "test_replay", "test_store", "test_run"),
 )
+# What some tests import when they need it, for up to ten seconds of CPU time. Where all tests run, it is imported once,
+# before the processes that run them are forked, instead of in each.
+LAZY = (
+    *("torch._dynamo", "torch.utils.tensorboard", "transformers.models.qwen3_vl.modeling_qwen3_vl", "peft"),
+    *("sklearn.metrics", "sklearn.isotonic", "scipy.stats", "scipy.optimize", "uvicorn"),
+)
+MANY = 1000  # tests
 MakeEpisode = Callable[..., Episode]
 few = 100  # descriptors that were left by the last collection
 
@@ -75,6 +84,10 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What was imported is never looked at again by the garbage collector: a seventh of the processor time of tests."""
+    if session.config.option.jobs > 1 and len(session.items) > MANY:
+        with warnings.catch_warnings(action="ignore"):
+            for name in LAZY:
+                importlib.import_module(name)
     gc.freeze()
     gc.enable()
     if session.items:
@@ -113,19 +126,36 @@ def descriptors_stay_few() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def forked_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Child processes are forked from a process that has all imported; see tests/processes.py."""
+    if "fresh_interpreters" not in request.fixturenames:
+        monkeypatch.setattr("plaudit.processes.subprocess", FORKED_CHILDREN)
+
+
+@pytest.fixture
+def fresh_interpreters() -> None:
+    """Child processes begin with nothing imported, as for a user: for tests of what they import."""
+
+
+@pytest.fixture(autouse=True)
 def nothing_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test allows files to ask for is not allowed in the next."""
     for name in (CODE, HOSTS):
         monkeypatch.setenv(name, "")
 
 
+@pytest.fixture
+def written_charts() -> None:
+    """Charts are written into pages as a user gets them: for tests that look at them."""
+
+
 @pytest.fixture(autouse=True)
 def empty_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Matplotlib needs most of a short run's CPU time to write a page of charts; only tests/report has it write them.
+    """Matplotlib needs most of a short run's CPU time to write a page of charts; only `written_charts` has it do so.
 
-    Here the curves of a chart go into its figure, which is not turned into text.
+    Elsewhere the curves of a chart go into its figure, which is not turned into text.
     """
-    if request.path.parent.name != "report" and (plots := sys.modules.get("plaudit.report.plots")):
+    if "written_charts" not in request.fixturenames and (plots := sys.modules.get("plaudit.report.plots")):
         monkeypatch.setattr(plots, "to_svg", lambda _: Markup("<svg></svg>"))
 
 

@@ -16,10 +16,7 @@ from plaudit.trust import plain
 
 HOSTILE = "\x1b]0;owned\x07[red]x[/red]\r\x9b2J\u202eevil\u2066\udcff:smile:\x7f"
 
-
-@pytest.fixture
-def empty_charts() -> None:
-    """Overrides that of most tests: a chart is written."""
+pytestmark = pytest.mark.usefixtures("written_charts")
 
 
 def printed(what: object) -> str:

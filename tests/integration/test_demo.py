@@ -32,10 +32,7 @@ SMALL = DemoConfig(
     eval_episodes=4,
 )
 
-
-@pytest.fixture
-def empty_charts() -> None:
-    """Overrides that of most tests: the charts of the last page are written."""
+pytestmark = pytest.mark.usefixtures("written_charts")  # of the last page
 
 
 def screen(said: io.StringIO, epochs: int | None = None, rounds: int | None = None) -> DemoDisplay:

@@ -26,11 +26,6 @@ from plaudit.report.verdict import exam_verdict
 from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
 
 
-@pytest.fixture
-def empty_charts() -> None:
-    """Overrides that of most tests: the page of an exam is looked at with its charts."""
-
-
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory) -> Path:
     """16 episodes that succeed and 12 that fail; 8 others that one judge knows by heart."""
@@ -71,7 +66,7 @@ def test_five_judges_come_in_their_order_and_the_clock_is_named(certificates, fi
     assert all(f">{about}" in page for about in FIGURES.values())
 
 
-def test_the_page_says_what_its_intervals_cover_and_no_texts_overlap(five, tmp_path, monkeypatch):
+def test_the_page_says_what_its_intervals_cover_and_no_texts_overlap(five, tmp_path, monkeypatch, written_charts):
     figures = drawn_figures(monkeypatch)
     write_exam_report(tmp_path / "report.html", five, exam_verdict([one for one, _ in five], {}))
     assert (

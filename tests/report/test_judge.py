@@ -69,7 +69,7 @@ def test_the_summary_has_the_error_rates_and_the_number_of_episodes(tmp_path):
     assert "<title>The &lt;judge&gt;</title>" in page
 
 
-def test_the_page_needs_no_other_file(tmp_path):
+def test_the_page_needs_no_other_file(tmp_path, written_charts):
     page = report(tmp_path, errors=[FramePrediction(3, 2, 0.0, 0.7, np.zeros((8, 8, 3), np.uint8))])
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
     assert "@import" not in page and "<script" not in page
@@ -107,7 +107,7 @@ def test_the_frames_with_the_largest_errors_are_inside_the_page_with_captions(tm
     assert "episode 12, frame 43" in page and "P(success) 3.0%" in page
 
 
-def test_metrics_with_one_prefix_share_a_chart_and_a_judge_without_training_has_none(tmp_path):
+def test_metrics_with_one_prefix_share_a_chart_and_a_judge_without_training_has_none(tmp_path, written_charts):
     history = [{"epoch": s, "loss/train": 1 / s, "loss/val": 2 / s, "roc_auc": 0.9} for s in (1, 2, 3)]
     _, _, _, _, loss, auc = charts(report(tmp_path, history=history))
     assert ">train</text>" in loss and ">val</text>" in loss and ">roc_auc</text>" in auc
@@ -118,7 +118,7 @@ def test_metadata_is_escaped(tmp_path):
     assert "a &lt; b" in report(tmp_path, metadata={"note": "a < b"})
 
 
-def test_the_histogram_counts_frames_by_label(tmp_path):
+def test_the_histogram_counts_frames_by_label(tmp_path, written_charts):
     _, _, bars, _ = charts(report(tmp_path))
     assert re.findall(r'id="failure-(\d+)"', bars) == list("0110000100")
     assert re.findall(r'id="success-(\d+)"', bars) == list("0000000011")
@@ -207,7 +207,7 @@ def test_zeros_are_not_marked_as_correct_and_nothing_is_measured_on_no_episodes(
     assert "0 of 0" not in page and "no failures to measure on" in page
 
 
-def test_no_texts_of_the_page_overlap(tmp_path, monkeypatch):
+def test_no_texts_of_the_page_overlap(tmp_path, monkeypatch, written_charts):
     figures = drawn_figures(monkeypatch)
     history = [
         {"epoch": s, **{f"loss/{name} {n}": 1e-6 for name in ("train", "held out") for n in "234"}} for s in (1, 2)
@@ -251,7 +251,7 @@ def test_a_judge_that_passes_its_controls_is_usable(page):
     assert "plaudit judge exam package:Brightness &#39;a &lt; b&#39;" in said
 
 
-def test_the_page_has_rules_metrics_and_the_largest_errors(page):
+def test_the_page_has_rules_metrics_and_the_largest_errors(page, written_charts):
     said = page(cut=3)  # a frame before success, and two of three frames decide
     assert "<h1>Judge: brightness</h1>" in said
     assert "It predicts success for 3 of 3 successes and 0 of 3 failures." in said

@@ -18,6 +18,8 @@ from plaudit.report.plots import (
     score_timeline,
 )
 
+pytestmark = pytest.mark.usefixtures("written_charts")
+
 
 def points(svg: str, gid: str) -> list[str]:
     """The path of the element with this id."""

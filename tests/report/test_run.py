@@ -135,7 +135,7 @@ def estimated(name: str, rate: float) -> dict[str, float]:
     return {f"audit/{name}": rate, f"audit/{name}_low": rate - 0.04, f"audit/{name}_high": rate + 0.06}
 
 
-def test_errors_are_drawn_as_intervals_with_their_limits_and_the_alarm_with_its_message(tmp_path):
+def test_errors_are_drawn_as_intervals_with_their_limits_and_the_alarm_with_its_message(tmp_path, written_charts):
     audited = [
         {**estimated("false_successes", rate), **estimated("missed_successes", 0.1), "audit/alarm": float(rate > 0.2)}
         | {**estimated("corrected_success_rate", 0.6), "audit/judge_success_rate": 0.8, "audit/episodes": 4}
@@ -163,14 +163,14 @@ def success_tiles(shown: str) -> dict[str, str]:
     }
 
 
-def test_success_rates_that_are_compared_are_of_the_same_episodes(tmp_path):
+def test_success_rates_that_are_compared_are_of_the_same_episodes(tmp_path, written_charts):
     played(tmp_path, (False, True), (True, True), (False, True), (False, True), (False, True))
     shown = page(run(tmp_path, {}, *[compared()] * 5))  # the fifth line is about the episodes 1 to 4
     assert success_tiles(shown) == {"judge": "70%", "simulator": "25%", "corrected by the audit": "60%"}
     assert ">Success rate of the last 4 episodes</text>" in charts(shown)[0]
 
 
-def test_a_curve_of_other_episodes_says_which(tmp_path):
+def test_a_curve_of_other_episodes_says_which(tmp_path, written_charts):
     played(tmp_path, (None, True), (None, True))  # nothing is known of single episodes
     first = charts(page(run(tmp_path, {}, compared(), compared())))[0]
     assert ">simulator, last 50 episodes</text>" in first and ">simulator</text>" not in first
@@ -182,7 +182,7 @@ def test_the_window_begins_with_the_current_judge(tmp_path):
     assert success_tiles(shown)["simulator"] == "100%"
 
 
-def test_worker_charts_have_units(tmp_path):
+def test_worker_charts_have_units(tmp_path, written_charts):
     zeros = dict.fromkeys(("time/judge_latency_s", "time/updates_per_s", "time/sample_wait_fraction"), 0.0)
     latency, updates, wait = [
         next(chart for chart in charts(page(run(tmp_path, zeros, zeros))) if f">{title}</text>" in chart)
@@ -192,7 +192,7 @@ def test_worker_charts_have_units(tmp_path):
     assert ">100%</text>" in wait
 
 
-def test_no_texts_of_a_page_overlap(tmp_path, monkeypatch):
+def test_no_texts_of_a_page_overlap(tmp_path, monkeypatch, written_charts):
     played(tmp_path, (True, True), (False, True))
     zeros = dict.fromkeys(("time/judge_latency_s", "policy/robot_version", "loss/critic", "time/updates_per_s"), 0.0)
     errors = {**estimated("false_successes", 0.3), **estimated("missed_successes", 0.1), **zeros, "audit/alarm": 1.0}
@@ -208,7 +208,7 @@ def test_the_page_says_what_the_intervals_cover(tmp_path):
     assert "drawn at random" not in page(run(tmp_path, {"judge/success_once": 0.5}))
 
 
-def test_why_each_candidate_was_promoted_or_rejected(tmp_path):
+def test_why_each_candidate_was_promoted_or_rejected(tmp_path, written_charts):
     run(tmp_path, *({"judge/version": version, "judge/success_once": 0.5} for version in (0.0, 2.0)))
     figures = [{"balanced_accuracy": score, "fpr": fpr, "fnr": None} for score, fpr in ((0.7, 0.3), (0.9, 0.0))]
     for number, replaced, sentence, sides in (
@@ -238,7 +238,7 @@ def test_events_are_in_order_and_escaped(tmp_path):
     assert shown.index("env: &lt;gone&gt;") < shown.index("env was restarted")
 
 
-def test_the_page_needs_no_other_file(tmp_path):
+def test_the_page_needs_no_other_file(tmp_path, written_charts):
     played(tmp_path, (True, True))
     shown = page(run(tmp_path, {"loss/critic": 1.0}, {"loss/critic": 0.5}))
     assert not re.findall(r'(?:src|href)="(?!data:|#)', shown)
@@ -271,7 +271,7 @@ def judged(judge: float, true: float, alarm: float = 0.0) -> dict[str, float]:
     return {"judge/success_once": judge, "env/success_once": true, **audit}
 
 
-def test_success_by_the_judge_and_by_the_simulator_share_a_chart(tmp_path):
+def test_success_by_the_judge_and_by_the_simulator_share_a_chart(tmp_path, written_charts):
     first, second = charts(train_page(tmp_path, judged(0.5, 0.4) | {"eval/success_once": 0.1}, judged(0.9, 0.9)))[:2]
     assert all(f">{name}</text>" in first for name in ("eval seeds", "judge", "simulator"))
     assert "Errors of the judge" in second
@@ -285,12 +285,12 @@ def test_the_window_of_the_audit_covers_several_rollouts(tmp_path):
     assert success_tiles(shown) == {"judge": "70%", "simulator": "75%", "corrected by the audit": "60%"}
 
 
-def test_a_run_without_a_learned_judge_has_one_training_curve(tmp_path):
+def test_a_run_without_a_learned_judge_has_one_training_curve(tmp_path, written_charts):
     shown = train_page(tmp_path, {"eval/success_once": 0.3}, judge="simulator")
     assert ">training</text>" in shown and ">judge</text>" not in shown and "Audit" not in shown
 
 
-def test_an_audit_alarm_is_a_warning_and_a_line_in_both_charts(tmp_path):
+def test_an_audit_alarm_is_a_warning_and_a_line_in_both_charts(tmp_path, written_charts):
     shown = train_page(tmp_path, judged(0.5, 0.5), judged(0.9, 0.4, alarm=1.0))
     assert '<p class="warning">Audit alarm: after 200 steps 50% of the successes by the judge were false' in shown
     assert len(re.findall(r">alarm</text>", shown)) == 2

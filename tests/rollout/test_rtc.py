@@ -180,7 +180,7 @@ def test_where_a_chunk_runs_out_the_robot_gets_what_is_safe(log, idle, sent):
     assert np.array_equal(episode.actions, received(log))
 
 
-def test_the_process_that_controls_has_no_torch(log, monkeypatch):
+def test_the_process_that_controls_has_no_torch(log, monkeypatch, fresh_interpreters):
     monkeypatch.setitem(sys.modules, "torch", sys)  # whoever starts it may have
     with Rtc(
         PuppetConfig(log=log, tells_modules=True), CounterConfig(), InferenceConfig(max_episode_steps=2)
