@@ -1,6 +1,6 @@
 """A dense curve of a published reward model: all prefixes of an episode in one pass, and one call of each.
 
-    PYTHONPATH=src python benchmarks/published.py [--quick] [--size 480x640]
+    PYTHONPATH=src python benchmarks/published.py [--quick] [--compile] [--size 480x640]
 
 Needs torch and transformers, and no download: on a GPU the models have the shapes of Qwen3-VL-4B and -8B with random
 weights in bfloat16 and the heads of Robometer and RynnValue, and an episode has 50 frames. Without a GPU, or with
@@ -51,6 +51,7 @@ bars = Bars()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny models and a short episode")
+    parser.add_argument("--compile", action="store_true", help="the judges' `compile` setting")
     parser.add_argument("--size", default="224x224", help="height and width of a frame")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -63,7 +64,13 @@ def main() -> None:
     for shape, settings in {"4B": FOUR, "8B": vlm.LARGE}.items() if large else {"tiny": vlm.TINY}.items():
         for kind in ("robometer", "rynnvalue"):
             with tempfile.TemporaryDirectory() as folder:
-                measure(f"{kind}_{shape}", random_judge(kind, settings, device, Path(folder)), size, ceiling, large)
+                measure(
+                    f"{kind}_{shape}",
+                    random_judge(kind, settings, device, Path(folder), options.compile),
+                    size,
+                    ceiling,
+                    large,
+                )
             if device.type == "cuda":
                 torch.cuda.empty_cache()
     bars.report()
@@ -139,7 +146,7 @@ def call(judge: PublishedJudge, query: Any, clips: Any) -> torch.Tensor:
     image = model.config.image_token_id
     ids = torch.from_numpy(expand_images(query.ids, frozenset({image}), [p.grid for p in query.images]).ids)
     ids = ids.to(engine.device)[None]
-    pixels = torch.stack([engine.pixels(clips, picture, 0) for picture in query.images])
+    pixels = engine.pixels(query.images, clips)[0]
     grids = torch.tensor([[1, p.sizes[-1][0] // PATCH, p.sizes[-1][1] // PATCH] for p in query.images])
     inputs: dict[str, Any] = {
         "input_ids": ids,
@@ -202,12 +209,15 @@ def episode(frames: int, size: tuple[int, int], seed: int) -> Any:
     return Episode.of(frames={"front": images}, actions=np.zeros((frames - 1, 1)), task=vlm.TASK)
 
 
-def random_judge(kind: str, shape: dict[str, Any], device: torch.device, folder: Path) -> PublishedJudge:
+def random_judge(
+    kind: str, shape: dict[str, Any], device: torch.device, folder: Path, compiled: bool = False
+) -> PublishedJudge:
     loaded = vlm.random_model(shape, device)
     tokenizer, width = loaded.tokenizer, shape["text_config"]["hidden_size"]
     words = TOKENS if kind == "robometer" else ("<value>", "<relative_value>")
     tokenizer.add_tokens(list(words), special_tokens=True)
     common: dict[str, Any] = {"model": str(folder), "device": device.type, "max_batch_tokens": 1 << 18}
+    common["compile"] = compiled
     described: dict[str, Any] = {}
     if kind == "robometer":
         modules = {"progress_head": small_head(width, 10), "success_head": small_head(width, 1)}

@@ -8,6 +8,7 @@ watch.check_online(...); watch.after_resume(); watch.at_end(...)
 
 import hashlib
 import math
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -58,7 +59,7 @@ class Watch:
         self._payable: dict[int, int] = {}  # episode, evicted or not -> steps with a label
         self._seen = 0
         self._silent_since = None  # a new session is patient anew, from its first fault
-        self._silent_episode: int | None = None
+        self._newest: int | None = None  # episode at the last check of patience
 
     def saved(self) -> None:
         """`train` has written a checkpoint."""
@@ -297,17 +298,16 @@ class Watch:
         self._silent_since = None
 
     def _check_patience(self, store: Store, ids: list[int]) -> None:
-        if not ids or SILENT not in str(store.entry(ids[-1]).line["meta"].get("ended")):
-            self._silent_since = None
-            return
-        if self._silent_episode is None:  # it is of the session before
-            self._silent_episode = ids[-1]
-        if self._silent_episode != ids[-1]:  # else it waits for labels or updates; only a fault uses up patience
-            self._silent_episode = ids[-1]
-            self._silent_since = self._silent_since or self.world.now
-            waited, patience = self.world.now - self._silent_since, self.config.policy.inference.patience_s
-            message = f"the robot fails in every episode for {waited:.0f} s, and patience_s is {patience:g}"
-            self.world.check(waited <= patience + 30, "patience", message)
+        """Several episodes may be new: nothing is checked while the judge cannot be reached."""
+        if self._newest is not None:  # else they are of the session before
+            for i in ids[bisect_right(ids, self._newest) :]:
+                silent = SILENT in str(store.entry(i).line["meta"].get("ended"))
+                self._silent_since = (self._silent_since or self.world.now) if silent else None
+                if self._silent_since is not None:
+                    waited, patience = self.world.now - self._silent_since, self.config.policy.inference.patience_s
+                    message = f"the robot fails in every episode for {waited:.0f} s, and patience_s is {patience:g}"
+                    self.world.check(waited <= patience + 30, "patience", message)
+        self._newest = ids[-1] if ids else -1
 
     def check_train(self, progress: Any, episodes: Any) -> None:
         """The same for a synchronous run."""

@@ -1,4 +1,4 @@
-"""Data set formats, read and written: LeRobot, HDF5, Zarr, RLDS, bags, `.npy`, `.pkl`. One file or folder a format.
+"""Data set formats, read and written: LeRobot, HDF5, Zarr, RLDS, RoboReward, bags, `.npy`, `.pkl`. One file each.
 
 A format is read as a `Dataset`: its metadata and a list of `Source`s, each of which loads one episode and fails alone.
 It is written by a function that takes episodes one at a time.
@@ -47,15 +47,16 @@ def layout_of(path: Path) -> Any:
     raise UnknownFormat(
         f"{path} is not a store, nor one of the layouts that we read: LeRobot (meta/info.json), "
         "positive/ and negative/ folders of .npy, success/ and failure/ folders of .pkl. "
-        "It is no .hdf5 file, Zarr (meta/episode_ends), RLDS (features.json) or ROS 2 bag (.mcap, .db3) either"
+        "It is no .hdf5 file, Zarr (meta/episode_ends), RLDS (features.json), RoboReward (metadata.jsonl) or ROS 2 bag "
+        "(.mcap, .db3) either"
     )
 
 
 def column_layout(path: Path) -> Any:
     """The `ColumnLayout` of a file or folder, None if it has none; imports no decoder."""
-    from plaudit.data.formats import hdf5, rlds, rosbag, zarr
+    from plaudit.data.formats import hdf5, rlds, roboreward, rosbag, zarr
 
-    layouts = (zarr.LAYOUT, rlds.LAYOUT, rosbag.LAYOUT, hdf5.LAYOUT)
+    layouts = (zarr.LAYOUT, rlds.LAYOUT, roboreward.LAYOUT, rosbag.LAYOUT, hdf5.LAYOUT)
     return next((layout for layout in layouts if layout.find(path)), None)
 
 

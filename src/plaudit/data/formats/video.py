@@ -91,6 +91,12 @@ def announced_frames(root: Root, path: Path) -> int:
         return max(int(stream.frames), 0)
 
 
+def frame_size(root: Root, path: Path) -> tuple[int, int]:
+    """Height and width of a video's frames by its header; nothing is decoded."""
+    with _opened(root, path) as (_, stream):
+        return stream.codec_context.height, stream.codec_context.width
+
+
 def codec_name(root: Root, path: Path) -> str:
     """What a video is coded in, like h264; nothing is decoded."""
     with _opened(root, path) as (_, stream):

@@ -37,6 +37,7 @@ class PublishedConfig(JudgeConfig):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"  # auto: bfloat16 on a GPU, float32 on a CPU
     # Implementation; auto: flash_attention_2 if it is installed.
     attention: Literal["auto", "flash_attention_2", "sdpa"] = "auto"
+    compile: bool = False  # fuse kernels with torch.compile, which takes a minute at the start
     max_batch_tokens: PositiveInt = 65536  # tokens that go through the model together, shared ones counted once
 
     @property

@@ -12,9 +12,9 @@ that are scored keep the score before. (Rejected: the linear interpolation of pu
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -31,7 +31,7 @@ from plaudit.judges.published.weights import PublishedModel
 from plaudit.judges.vlm.chat_template import IntArray
 from plaudit.judges.vlm.images import TOKEN, Size
 from plaudit.judges.vlm.qwen3_vl import Decoder, Features, Vision, attend_by, attention_on
-from plaudit.types import Episode, FloatArray, Scores
+from plaudit.types import ByteArray, Episode, FloatArray, Scores
 
 READERS = {
     "robometer": "plaudit.judges.published.robometer:RobometerReader",
@@ -39,6 +39,19 @@ READERS = {
     "roboreward": "plaudit.judges.published.words:RoboRewardReader",
     "topreward": "plaudit.judges.published.words:TopRewardReader",
 }
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One frame, as a model sees it."""
+
+    clip: int
+    frame: int
+    sizes: tuple[Size, ...]  # to which it is resized, one after the other
+
+    def pixels(self, clips: Mapping[int, Clip]) -> ByteArray:
+        """[h, w, 3]"""
+        return resize(clips[self.clip].frames[self.frame][None], self.sizes)[0]
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,11 @@ class Picture:
     def grid(self) -> Size:
         """Rows and columns of tokens."""
         return self.sizes[-1][0] // TOKEN, self.sizes[-1][1] // TOKEN
+
+    @property
+    def moments(self) -> list[Moment]:
+        """Its frames."""
+        return [Moment(self.clip, frame, self.sizes) for frame in self.frames]
 
 
 class Reader(ABC):
@@ -106,12 +124,12 @@ class Reader(ABC):
 class TreeEngine:
     """Runs prompts through a model, shared beginnings once."""
 
-    def __init__(self, model: Any, attention: str, cut_after: int, isolated: Sequence[int]):
+    def __init__(self, model: Any, attention: str, cut_after: int, isolated: Sequence[int], compiled: bool = False):
         """model: a `Qwen3VLForConditionalGeneration`"""
         self.model, self.device = model, model.device
         self._attend = attend_by(attention_on(self.device, attention))  # type: ignore[arg-type]
-        self._vision = Vision(model.model.visual, self._attend, False)
-        self._decoder = Decoder(model, (), (), self._attend, False)
+        self._vision = Vision(model.model.visual, self._attend, compiled)
+        self._decoder = Decoder(model, (), (), self._attend, compiled)
         self._image_ids = frozenset({model.config.image_token_id, model.config.video_token_id})
         self._cut_after, self._isolated = cut_after, frozenset(isolated)
 
@@ -136,24 +154,22 @@ class TreeEngine:
         )
         return self._decoder.final(x[0, self._to_device(np.stack(packed.reads))])
 
-    def pixels(self, clips: Mapping[int, Clip], picture: Picture, moment: int) -> Tensor:
-        """uint8 [h, w, 3] of one frame of a picture, as the model sees it."""
-        frames = clips[picture.clip].frames[picture.frames[moment]]
-        return self._to_device(resize(frames[None], picture.sizes)[0])
+    def pixels(self, pictures: Sequence[Picture], clips: Mapping[int, Clip]) -> list[Tensor]:
+        """uint8 [n, h, w, 3] of each moment of n pictures of one size, as the model sees them."""
+        wanted = list(dict.fromkeys(moment for one in pictures for moment in one.moments))
+        with ThreadPoolExecutor() as pool:  # Pillow resizes beside other threads
+            seen = dict(zip(wanted, pool.map(lambda moment: moment.pixels(clips), wanted), strict=True))
+        together = zip(*(one.moments for one in pictures), strict=True)
+        return [self._to_device(np.stack([seen[moment] for moment in moments])) for moments in together]
 
     def encode(self, pictures: Sequence[Any], clips: Mapping[int, Clip]) -> tuple[Tensor, Features]:
         """Features of each distinct picture, and which of them stand for the pictures in order."""
         groups: dict[tuple[Size, int], list[Picture]] = defaultdict(list)
         for picture in dict.fromkeys(pictures):
             groups[picture.sizes[-1], len(picture.frames)].append(picture)
-        pixels = cache(lambda clip, frame, sizes: self.pixels(clips, Picture(clip, (frame,), sizes), 0))
         seen, first, begin = [], {}, 0
-        for (_, moments), group in groups.items():
-            stacks = [
-                torch.stack([pixels(one.clip, one.frames[moment], one.sizes) for one in group])
-                for moment in range(moments)
-            ]
-            seen.append(self._vision(*stacks))
+        for group in groups.values():
+            seen.append(self._vision(*self.pixels(group, clips)))
             for picture in group:
                 first[picture], begin = begin, begin + picture.grid[0] * picture.grid[1]
         rows = [first[picture] + np.arange(picture.grid[0] * picture.grid[1]) for picture in pictures]
@@ -172,7 +188,7 @@ class PublishedJudge:
     def __init__(self, config: PublishedConfig, reader: Reader, model: PublishedModel):
         self.config, self.reader, self.rule = config, reader, config.resolved().rule
         self.warnings = reader.warnings
-        self.engine = TreeEngine(model.model, config.attention, reader.cut_after, reader.isolated)
+        self.engine = TreeEngine(model.model, config.attention, reader.cut_after, reader.isolated, config.compile)
         self.max_batch_tokens = config.max_batch_tokens
         facts = (model.layout, model.fingerprint, str(model.model.dtype))
         self.uncalibrated, self.id, self._calibration = identify(config, reader.parts, *facts)

@@ -19,6 +19,7 @@ only where they are read.
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -26,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plaudit.judges.vlm.chat_template import IntArray, expand_images
+from plaudit.judges.vlm.chat_template import ChatSegment, IntArray, expand_images
 from plaudit.judges.vlm.images import Size
 from plaudit.judges.vlm.qwen3_vl import Attend
 
@@ -104,6 +105,7 @@ class PromptTree:
     slots: frozenset[int] = frozenset()  # tokens of slots
     _nodes: list[_Node] = field(default_factory=list)
     _index: dict[tuple[int, bytes, tuple[Hashable, ...]], int] = field(default_factory=dict)
+    _images_in: dict[bytes, int] = field(default_factory=dict)  # a piece -> how many images it has
     _reads: list[tuple[int, int]] = field(default_factory=list)
     tokens: int = 0  # of all nodes
 
@@ -112,8 +114,11 @@ class PromptTree:
         ends = np.flatnonzero((query.ids == self.cut_after) & (np.append(query.ids[1:], -1) != self.cut_after)) + 1
         node, images = -1, iter(query.images)
         for piece in np.split(query.ids, ends[ends < len(query.ids)]):
-            own = tuple(islice(images, int(np.isin(piece, list(self.image_ids)).sum())))
-            key = (node, piece.tobytes(), own)
+            text = piece.tobytes()
+            if text not in self._images_in:
+                self._images_in[text] = int(np.isin(piece, list(self.image_ids)).sum())
+            own = tuple(islice(images, self._images_in[text]))
+            key = (node, text, own)
             if key not in self._index:
                 self._index[key] = len(self._nodes)
                 self._nodes.append(self._node(node, piece, own))
@@ -123,7 +128,7 @@ class PromptTree:
         self._reads.append((node, query.reads))
 
     def _node(self, parent: int, piece: IntArray, images: tuple[Hashable, ...]) -> _Node:
-        is_slot = np.isin(piece, list(self.slots))
+        is_slot = np.isin(piece, list(self.slots)) if self.slots else np.zeros(1, bool)
         if not is_slot.any():
             return _Node(parent, piece, images, piece[:0], 0)
         first = int(is_slot.argmax())
@@ -131,6 +136,9 @@ class PromptTree:
         others = np.flatnonzero(piece[first:] != piece[-1])
         last = first + (int(others[-1]) + 1 if len(others) else 0)
         return _Node(parent, piece[:first], images, piece[last:], last - first)
+
+    def _expand(self, ids: bytes, grids: tuple[Size, ...]) -> ChatSegment:
+        return expand_images(np.frombuffer(ids, np.int64), self.image_ids, grids)
 
     def pack(self) -> PackedTree:
         """All nodes, with what each of their tokens sees."""
@@ -144,9 +152,10 @@ class PromptTree:
         causal: dict[tuple[int, int], list[tuple[IntArray, IntArray]]] = defaultdict(list)
         isolated: dict[tuple[int, int], list[tuple[IntArray, IntArray]]] = defaultdict(list)
         count = 0
+        expand = cache(self._expand)  # most nodes have the text of another
         for node in self._nodes:  # parents first
             above, start = (paths[node.parent], ends[node.parent]) if node.parent >= 0 else (np.zeros(0, np.int64), 0)
-            segment = expand_images(node.ids, self.image_ids, [self.grid_of(one) for one in node.images])
+            segment = expand(node.ids.tobytes(), tuple(self.grid_of(one) for one in node.images))
             own = count + np.arange(len(segment.ids))
             slot = own[-1] + 1 + np.arange(len(node.slot) if node.is_read else 0)
             path = np.concatenate([above, own])
@@ -155,7 +164,7 @@ class PromptTree:
                 isolated[len(slot), len(path) + len(slot)].append((slot, np.concatenate([path, slot])))
             after = start + segment.advance + node.skipped
             ids += [segment.ids, node.slot[: len(slot)]]
-            positions += [start + segment.positions, np.tile(after + np.arange(len(slot)), (3, 1))]
+            positions += [start + segment.positions, np.broadcast_to(after + np.arange(len(slot)), (3, len(slot)))]
             places += [count + place for place in segment.image_positions]
             images += node.images
             paths.append(path)

@@ -171,13 +171,13 @@ def video_inputs(engine: TreeEngine, query: Query, clips: Any) -> dict[str, Tens
     video = model.config.video_token_id
     ids = expand_images(query.ids, frozenset({video}), [one.grid for one in query.images]).ids
     ids = torch.from_numpy(ids).to(engine.device)[None]
-    pixels = [torch.stack([engine.pixels(clips, one, moment) for one in query.images]) for moment in (0, 1)]
+    earlier, later = engine.pixels(query.images, clips)
     rows, columns = (edge // PATCH for edge in first.sizes[-1])
     return {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
         "mm_token_type_ids": (ids == video).int() * 2,
-        "pixel_values_videos": patches(pixels[0], model.dtype, pixels[1]).flatten(0, 1),
+        "pixel_values_videos": patches(earlier, model.dtype, later).flatten(0, 1),
         "video_grid_thw": torch.tensor([[len(query.images), rows, columns]]).to(engine.device),
     }
 

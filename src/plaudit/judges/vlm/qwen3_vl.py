@@ -228,7 +228,7 @@ class Decoder:
         self._layers = [_layer(layer) for layer in self._model.layers]
         self._words = model.lm_head.weight[[*yes, *no]].float()
         self._yes = len(yes)
-        self._run = torch.compile(run_layer) if compiled else run_layer
+        self._enter, self._leave = (torch.compile(half) if compiled else half for half in (enter_layer, leave_layer))
 
     def read(
         self, ids: Tensor, positions: Tensor, places: Tensor, features: Features, attend: Attend | None = None
@@ -241,12 +241,17 @@ class Decoder:
         x = self._model.embed_tokens(ids)
         x.flatten(0, 1)[places] = features.first
         cos, sin = (angles.unsqueeze(2) for angles in self._model.rotary_emb(x, positions))
-        run = _runner(self._run, self.recompute)
+        run = _runner(self._layer, self.recompute)
         for number, layer in enumerate(self._layers):
-            x = run(x, cos, sin, layer, self._eps, attend or self._attend)
+            x = run(x, cos, sin, layer, attend or self._attend)
             if number < len(features.deep):
                 x.flatten(0, 1)[places] += features.deep[number]
         return x
+
+    def _layer(self, x: Tensor, cos: Tensor, sin: Tensor, layer: "Layer", attend: Attend) -> Tensor:
+        """[B, L, D]; every token sees those before it. Attention is not compiled: it differs from call to call."""
+        seen = attend(*self._enter(x, cos, sin, layer, self._eps), True)
+        return self._leave(x, seen, layer, self._eps)
 
     def logits(self, x: Tensor, answers: Tensor) -> Tensor:
         """[A] log P(yes) - log P(no) of the word after each of these tokens; what all words sum to cancels out."""
@@ -262,13 +267,18 @@ class Decoder:
         return logits[:, : self._yes].logsumexp(1) - logits[:, self._yes :].logsumexp(1)
 
 
-def run_layer(x: Tensor, cos: Tensor, sin: Tensor, layer: Layer, eps: float, attend: Attend) -> Tensor:
-    """[B, L, D]; every token sees those before it."""
+def enter_layer(x: Tensor, cos: Tensor, sin: Tensor, layer: Layer, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values [B, L, heads, d] of tokens [B, L, D]."""
     normed = F.rms_norm(x, x.shape[-1:], layer.norm, eps)
     size = layer.q_norm.shape
     q, k, v = (product(normed, linear).unflatten(2, (-1, *size)) for linear in (layer.q, layer.k, layer.v))
     q, k = F.rms_norm(q, size, layer.q_norm, eps), F.rms_norm(k, size, layer.k_norm, eps)
-    x = x + product(attend(rotate(q, cos, sin), rotate(k, cos, sin), v, True).flatten(2), layer.o)
+    return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+
+def leave_layer(x: Tensor, seen: Tensor, layer: Layer, eps: float) -> Tensor:
+    """[B, L, D] with what attention has seen, [B, L, heads, d]."""
+    x = x + product(seen.flatten(2), layer.o)
     normed = F.rms_norm(x, x.shape[-1:], layer.mlp_norm, eps)
     return x + product(F.silu(product(normed, layer.gate)) * product(normed, layer.up), layer.down)
 
