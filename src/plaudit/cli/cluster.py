@@ -36,8 +36,7 @@ def cluster_start(
     from plaudit.cluster.state import default_folder, firewall_command
     from plaudit.errors import ClusterError, did_you_mean
     from plaudit.judges.human.app import has_display
-    from plaudit.report.verdict import sentence_case
-    from plaudit.report.verdict import Verdict
+    from plaudit.report.verdict import Verdict, sentence_case
     from plaudit.training.settings import ROLES, Role
 
     unknown = [name for name in role if name not in ROLES]

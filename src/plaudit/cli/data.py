@@ -337,8 +337,7 @@ def stats(
 ) -> None:
     """Compute normalization statistics of states and actions."""
     from plaudit.data.normalize import Normalizer
-    from plaudit.report.verdict import format_count
-    from plaudit.report.verdict import Verdict, quoted
+    from plaudit.report.verdict import Verdict, format_count, quoted
 
     opened = open_episodes(store)
     normalizer = Normalizer.from_store(opened, by_range=by_range)
@@ -361,8 +360,7 @@ def order_(
     """
     from plaudit.data.settings import LabelOrder, parse_order, unknown_sources
     from plaudit.data.store import Store
-    from plaudit.report.verdict import sentence_case
-    from plaudit.report.verdict import Verdict, quoted
+    from plaudit.report.verdict import Verdict, quoted, sentence_case
 
     tiers = None if order is None else parse_order(order)
     store = episodes_folder(store)

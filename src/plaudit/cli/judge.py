@@ -236,8 +236,7 @@ def explain_(
     from plaudit.judges.config import load_judge_config
     from plaudit.judges.vlm.config import VlmJudgeConfig
     from plaudit.judges.vlm.explain import EpisodeExplanation, explain_episodes
-    from plaudit.report.verdict import format_count
-    from plaudit.report.verdict import Verdict, label_command, quoted
+    from plaudit.report.verdict import Verdict, format_count, label_command, quoted
 
     folder, overrides = named_store(words)
     asked = load_judge_config(config, "vlm", {} if model is None else {"model": model}, overrides)
