@@ -60,7 +60,7 @@ def help_sentences() -> list[Sentence]:
     """The help of every command and of every option."""
     from typer.main import get_command
 
-    from plaudit.cli.commands import app
+    from plaudit.cli import load_app
 
     def walk(command: Any, name: str) -> Iterator[Sentence]:
         texts = [command.help or "", *(getattr(option, "help", None) or "" for option in command.params)]
@@ -69,7 +69,7 @@ def help_sentences() -> list[Sentence]:
         for child, inner in getattr(command, "commands", {}).items():
             yield from walk(inner, f"{name} {child}")
 
-    return list(walk(get_command(app), "plaudit"))
+    return list(walk(get_command(load_app()), "plaudit"))
 
 
 def message_sentences(source: Path = ROOT / "src/plaudit") -> list[Sentence]:

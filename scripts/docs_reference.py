@@ -15,7 +15,7 @@ import typer
 from pydantic import BaseModel
 from typer.main import get_command
 
-from plaudit.cli.commands import app
+from plaudit.cli import load_app
 from plaudit.cli.config import blocks, key_comments, registries
 
 NAMES = {"integer": "int", "number": "float", "boolean": "bool", "string": "text", "null": "null", "object": "mapping"}
@@ -199,7 +199,7 @@ def _first_paragraph(cls: type) -> str:
 @cache
 def commands() -> list[tuple[str, str, str]]:
     """A page for each command or group of commands: path, title, Markdown."""
-    top: Any = get_command(app)
+    top: Any = get_command(load_app())
     pages = []
     for name, command in top.commands.items():
         inner = getattr(command, "commands", {})

@@ -15,12 +15,11 @@ import pytest
 import typer
 from typer.main import get_command
 
-from plaudit.cli import main
-from plaudit.cli.commands import app
+from plaudit.cli import load_app, main
 from plaudit.cli.record import LeRobotFlags, translated
 from processes import Forked
 
-COMMANDS = get_command(app)
+COMMANDS = get_command(load_app())
 
 
 def check_command(line: str) -> None:

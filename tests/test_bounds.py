@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 import plaudit
 from command import plaudit as run_command
 from conftest import counting_episode, labeled_store
-from plaudit.cli.commands import app
+from plaudit.cli import load_app
 from plaudit.cli.options import finite, frame_rate
 from plaudit.config import Config, parse
 from plaudit.errors import ConfigError
@@ -84,7 +84,7 @@ def commands(group: typer.Typer, path: str = "plaudit") -> Iterator[tuple[str, A
 
 def test_every_number_of_the_command_line_has_a_lower_and_an_upper_bound():
     unbounded, count = [], 0
-    for command, function in commands(app):
+    for command, function in commands(load_app()):
         for name, hint in get_type_hints(function, include_extras=True).items():
             kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
             kinds = {kind, *get_args(kind)} & {int, float}  # sizes, which are tuples, are checked by a config

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from command import plaudit
 from plaudit import registry
-from plaudit.cli.commands import app
+from plaudit.cli import load_app
 from plaudit.judges.classifier.train_job import RewardTrainJob
 
 REGISTRIES = {
@@ -33,7 +33,7 @@ def test_help_lists_every_choice_and_where_the_keys_are(command, tmp_path):
 def test_a_folder_to_write_is_output_dir_and_a_file_is_output_in_every_command():
     written = {
         (command.name, option.opts[0]): option.help
-        for command in _commands(get_command(app))
+        for command in _commands(get_command(load_app()))
         for option in command.params
         if "-o" in option.opts
     }
@@ -43,7 +43,7 @@ def test_a_folder_to_write_is_output_dir_and_a_file_is_output_in_every_command()
 
 
 def test_a_flag_of_a_config_class_has_the_type_and_the_bounds_of_its_key():
-    (command,) = (one for one in _commands(get_command(app)) if one.name == "train-reward")
+    (command,) = (one for one in _commands(get_command(load_app())) if one.name == "train-reward")
     options: dict[str, Any] = {
         name: option for option in command.get_params(typer.Context(command)) for name in option.opts
     }
@@ -53,7 +53,9 @@ def test_a_flag_of_a_config_class_has_the_type_and_the_bounds_of_its_key():
 
 
 def test_the_help_of_a_training_command_does_not_wait_for_torch():
-    program = "import sys; from plaudit.cli.commands import app; app(['train-reward', '--help'], standalone_mode=False)"
+    program = (
+        "import sys; from plaudit.cli import load_app; load_app()(['train-reward', '--help'], standalone_mode=False)"
+    )
     check = "assert not {'torch', 'scipy'} & sys.modules.keys(), sorted(sys.modules)"
     done = subprocess.run([sys.executable, "-c", f"{program}; {check}"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

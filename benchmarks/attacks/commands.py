@@ -30,8 +30,7 @@ import typer.main
 
 from attacks.foreign import MODULE, SECRET, VARIABLE, files_of_somebody
 from attacks.tally import Tally
-from plaudit.cli import main
-from plaudit.cli.commands import app
+from plaudit.cli import load_app, main
 from plaudit.data.store import Store
 from plaudit.types import Episode, Labels
 
@@ -127,7 +126,7 @@ def attacks(folder: Path, rng: np.random.Generator, quick: bool) -> Iterator[Tal
 
 
 def fuzzed(folder: Path, rng: np.random.Generator, count: int, not_run: set[str]) -> Iterator[Tally]:
-    commands = {name: command for name, command in leaves(typer.main.get_command(app)) if name not in not_run}
+    commands = {name: command for name, command in leaves(typer.main.get_command(load_app())) if name not in not_run}
     by_group: dict[str, list[list[str]]] = {}
     for number in range(count):
         name = list(commands)[number % len(commands)]

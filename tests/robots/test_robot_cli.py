@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from plaudit.cli.commands import app
+from plaudit.cli import load_app
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.errors import RobotError, RobotSilent
 from plaudit.robots.check import RobotCheck, check_motion, check_observations, check_topics
@@ -84,7 +84,7 @@ def test_statistics_have_to_fit(tmp_path):
 
 
 def run(*args):
-    return CliRunner().invoke(app, ["robot", *map(str, args)])
+    return CliRunner().invoke(load_app(), ["robot", *map(str, args)])
 
 
 def test_the_command_prints_a_table_and_returns_1_when_anything_is_wrong(tmp_path):

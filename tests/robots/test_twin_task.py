@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from plaudit.cli.commands import app
+from plaudit.cli import load_app
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import RobotError
@@ -192,5 +192,5 @@ def test_a_robot_that_cannot_show_a_task_is_refused_with_the_reason(tmp_path, ch
 
 
 def test_a_leader_needs_a_task():
-    result = CliRunner().invoke(app, ["robot", "twin", "igris_b", "--leader", "always"])
+    result = CliRunner().invoke(load_app(), ["robot", "twin", "igris_b", "--leader", "always"])
     assert isinstance(result.exception, RobotError) and "add --task lift" in str(result.exception)

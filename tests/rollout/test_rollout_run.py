@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from plaudit.cli.commands import app
+from plaudit.cli import load_app
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, PolicyError
 from plaudit.policies.config import GaussianConfig
@@ -34,7 +34,7 @@ PUPPET = ("run", "--robot", "puppet:PuppetConfig")
 
 
 def run(*words: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(word) for word in words])
+    result = CliRunner().invoke(load_app(), [str(word) for word in words])
     assert result.exit_code == code, result.output + str(result.exception)
     return result.output
 
@@ -86,7 +86,7 @@ def test_an_algorithm_of_the_users_own_is_chosen_by_its_dotted_path(policy, tmp_
 def test_an_algorithm_that_is_not_there_is_answered_with_the_nearest(policy, tmp_path):
     words = ("--policy_yaml", policy, "--inference_algorithm", "rct", "--store", tmp_path / "store")
     with pytest.raises(ConfigError, match="there is no inference algorithm 'rct'; did you mean 'rtc'"):
-        CliRunner().invoke(app, [*map(str, (*PUPPET, *words))], catch_exceptions=False)
+        CliRunner().invoke(load_app(), [*map(str, (*PUPPET, *words))], catch_exceptions=False)
 
 
 def test_a_policy_of_one_action_at_a_time_is_run_in_turn_and_others_while_the_robot_moves(policy, tmp_path):
@@ -102,7 +102,7 @@ def test_a_policy_of_other_sizes_than_the_robot_is_refused_before_anything_moves
     words = ("--policy_yaml", tmp_path / "policy.yaml", "--store", tmp_path / "store", f"robot.log={tmp_path / 'log'}")
     sentence = "made for a state of 24 numbers, and that of puppet:PuppetConfig has 1; name the robot"
     with pytest.raises(PolicyError, match=sentence):
-        CliRunner().invoke(app, [*map(str, (*PUPPET, *words, "--allow-untrained"))], catch_exceptions=False)
+        CliRunner().invoke(load_app(), [*map(str, (*PUPPET, *words, "--allow-untrained"))], catch_exceptions=False)
     assert not (tmp_path / "store").exists() and not len(received(tmp_path / "log"))
 
 
@@ -120,10 +120,10 @@ def test_a_real_robot_refuses_a_network_without_weights_or_without_statistics(tm
         f"robot.log={tmp_path / 'log'}",
     )
     with pytest.raises(PolicyError, match="nothing says what this policy's actions are on puppet:PuppetConfig, and "):
-        CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
+        CliRunner().invoke(load_app(), [*map(str, words)], catch_exceptions=False)
     policy.write_text("policy: {type: gaussian, state_dim: 1, action_dim: 2}")
     with pytest.raises(PolicyError, match=r"this policy is untrained: .* would move at random; .*: --allow-untrained"):
-        CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
+        CliRunner().invoke(load_app(), [*map(str, words)], catch_exceptions=False)
     assert not len(received(tmp_path / "log"))
     run(*words, "--allow-untrained")
     assert len(received(tmp_path / "log")) == 2
@@ -179,7 +179,9 @@ def test_a_scheduler_that_ends_it_costs_nothing(algorithm, policy, tmp_path):
 @pytest.mark.parametrize("algorithm", slow_but("sequential", of=["rtc", "sequential"]))
 def test_a_robot_that_cannot_be_made_leaves_no_store_behind(algorithm, policy, tmp_path):
     words = ("--policy_yaml", policy, "--inference_algorithm", algorithm, "--store", tmp_path / "store")
-    result = CliRunner().invoke(app, [*PUPPET, *map(str, words), f"robot.log={tmp_path / 'log'}", "robot.size=[0,0]"])
+    result = CliRunner().invoke(
+        load_app(), [*PUPPET, *map(str, words), f"robot.log={tmp_path / 'log'}", "robot.size=[0,0]"]
+    )
     said = result.output + str(result.exception)
     assert result.exit_code == 1 and "camera front cannot have the size (0, 0)" in said
     assert "commanded to hold" not in said
@@ -187,7 +189,7 @@ def test_a_robot_that_cannot_be_made_leaves_no_store_behind(algorithm, policy, t
 
 
 def test_a_key_that_does_not_exist_is_said_before_anything_is_built(policy, tmp_path):
-    result = CliRunner().invoke(app, [*PUPPET, "--policy_yaml", str(policy), "robot.logg=x"])
+    result = CliRunner().invoke(load_app(), [*PUPPET, "--policy_yaml", str(policy), "robot.logg=x"])
     assert "unknown key 'robot.logg'; did you mean 'log'?" in str(result.exception)
 
 

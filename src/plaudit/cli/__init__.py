@@ -25,14 +25,23 @@ MODULES |= {"eval": "report", "demo": "report", "serve-policy": "serve"}
 def main() -> None:
     """The entry point of the `plaudit` command. Only the module of its command is imported."""
     with quiet_imports():
-        from importlib import import_module
-
-        name = sys.argv[1] if sys.argv[1:] and sys.argv[1] in COMMANDS else "commands"
-        import_module(f"plaudit.cli.{MODULES.get(name, name)}")
+        app = load_app(*(name for name in sys.argv[1:2] if name in COMMANDS))
         from plaudit.cli.common import run_app
-        from plaudit.cli.options import app
 
     run_app(app)
+
+
+def load_app(*names: str):  # type: ignore[no-untyped-def] # of typer, which takes a while to import
+    """The application with the commands of these names, or with all."""
+    from importlib import import_module
+
+    for name in names or COMMANDS:
+        import_module(f"plaudit.cli.{MODULES.get(name, name)}")
+    from plaudit.cli.options import app
+
+    app.registered_commands.sort(key=lambda command: COMMANDS.index(str(command.name)))
+    app.registered_groups.sort(key=lambda group: COMMANDS.index(str(group.name)))
+    return app
 
 
 class quiet_imports:

@@ -322,7 +322,7 @@ def serve_(
 
     from plaudit.cli.serve import open_port, warn_if_reachable
     from plaudit.judges.config import judge_warnings, load_named_judge
-    from plaudit.web.connections import make_server
+    from plaudit.web.guard import make_server
     from plaudit.web.judge_server import make_judge_app
 
     overrides = [word for word in words if "=" in word]

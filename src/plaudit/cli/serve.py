@@ -47,7 +47,7 @@ def serve(
     Only the given folders are served, and only to this machine unless --host allows others. Pages have no emergency
     stop: keep it at the robot.
     """
-    from plaudit.web.connections import make_server
+    from plaudit.web.guard import make_server
     from plaudit.web.server import make_app
 
     roots = [folder.resolve() for folder in folders or [Path()]]

@@ -1,10 +1,14 @@
-"""Who may use a server, checked before anything else is done with a request or a websocket.
+"""Who may use a server of pages or of judges, checked before anything else is done with a request or a websocket.
 
 A request must name a host of the server, so that a foreign page cannot reach it under a name of its own (DNS
 rebinding). A request that changes something and a websocket must come from a page of this server. Pages run no script
 but the server's files.
+
+Connections have limits too: uvicorn waits forever for the first request of a connection, and for the rest of one that
+has begun. A machine that opens connections and sends nothing could use all of them up, without a token.
 """
 
+import asyncio
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +19,19 @@ from urllib.parse import parse_qs, urlsplit
 from plaudit.errors import MissingExtra
 
 try:
+    import uvicorn
+    import websockets  # noqa: F401
     from starlette.datastructures import Headers, MutableHeaders
     from starlette.responses import JSONResponse, RedirectResponse, Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 except ModuleNotFoundError as problem:
-    raise MissingExtra("starlette", "web") from problem
+    raise MissingExtra(problem.name or "uvicorn", "web") from problem
 
+SILENT_S = 20.0  # that a connection may take to send a request
+MOST = 500  # connections; more are answered with 503. A browser opens six
+MAX_FRAME = 1 << 16  # bytes of a websocket's message; pages send none
+GRACE_S = 2  # for open pages, when the server ends
 LOCAL = ("127.0.0.1", "localhost", "::1")
 HEADER = "x-plaudit"  # of requests that change something; a foreign page cannot send it without being asked
 MAX_BODY = 64 << 10  # bytes
@@ -141,3 +152,38 @@ def _with_headers(send: Send) -> Send:
         await send(message)
 
     return sending
+
+
+def make_server(app: Any, **options: Any) -> uvicorn.Server:
+    """A server of an application. options: more of `uvicorn.Config`, or in place of these"""
+    own = {
+        "http": Connection,
+        "ws": "websockets-sansio",
+        "ws_max_size": MAX_FRAME,
+        "limit_concurrency": MOST,
+        "log_level": "warning",
+        "lifespan": "on",
+        "timeout_graceful_shutdown": GRACE_S,
+        "server_header": False,
+    }
+    return uvicorn.Server(uvicorn.Config(app, **(own | options)))
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if it sends no request in time."""
+
+    _last: Any = None  # request that the last look has seen
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(SILENT_S, self._look)
+
+    def _look(self) -> None:
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:  # it is a websocket now
+            return
+        answered = self.cycle is None or self.cycle.response_complete
+        if answered and self.cycle is self._last:
+            self.transport.close()
+            return
+        self._last = self.cycle
+        self.loop.call_later(SILENT_S, self._look)

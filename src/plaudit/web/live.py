@@ -102,7 +102,7 @@ class LiveView:
 
 def main(parent: Connection, descriptor: int, env_spec: EnvSpec) -> None:
     """The process of the page. descriptor: of the socket that listens"""
-    from plaudit.web.connections import make_server
+    from plaudit.web.guard import make_server
 
     processes.exit_with_parent(parent, processes.GRACE_S)
     os.nice(5)  # behind control and inference
