@@ -5,8 +5,6 @@ import os
 import pickle
 import re
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
@@ -20,7 +18,7 @@ from conftest import counting_episode, labeled_store
 from plaudit.cli.common import ProgressBar, epochs_bar, progress
 from plaudit.data.store import Store
 from plaudit.judges.epochs import EpochMetrics
-from waiting import stretch
+from processes import start_plaudit
 
 
 def test_the_whole_path_of_a_data_set(tmp_path):
@@ -151,13 +149,12 @@ def test_a_path_with_brackets_is_shown_as_it_is(tmp_path):
 
 def test_ctrl_c_keeps_what_was_imported_and_the_same_command_goes_on(tmp_path):
     write_v21(tmp_path / "in", lengths=(40,) * 40)
-    command = [sys.executable, "-m", "plaudit.cli", "data", "import", "in", "s"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    while not ((tmp_path / "s/journal").is_file() and b'"op":"episode"' in (tmp_path / "s/journal").read_bytes()):
-        time.sleep(0.01)
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=stretch(60))
+    with start_plaudit("data", "import", "in", "s", cwd=tmp_path) as process:
+        while not ((tmp_path / "s/journal").is_file() and b'"op":"episode"' in (tmp_path / "s/journal").read_bytes()):
+            time.sleep(0.01)
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        said = process.read()
     assert process.returncode == 130
     assert said.strip().endswith("interrupted; the episodes so far are kept, run the same command to resume")
     kept = len(Store.open(tmp_path / "s"))

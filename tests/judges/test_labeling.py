@@ -1,9 +1,6 @@
 """A judge over a store: what stands in the ledger, what is passed over, what survives a kill."""
 
-import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,8 +22,9 @@ from plaudit.judges.labeling import (
 )
 from plaudit.rule import DecisionRule
 from plaudit.types import JudgeId, Labels, Scores
+from processes import start_plaudit
 from told import Told
-from waiting import stretch, wait_until
+from waiting import wait_until
 
 
 def run(store: Store, judge=None, **options):
@@ -213,12 +211,10 @@ def test_the_same_sentence_is_said_once():
 )
 def test_a_batch_is_on_disk_before_the_next_and_a_kill_costs_no_more(tmp_path, number, code):
     bright_store(tmp_path / "s", 12, 0).close()
-    words = [sys.executable, "-m", "plaudit.cli", "label", "s", "--judge", NAME, "stuck_after=4", "--batch", "2"]
-    path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])}
-    running = subprocess.Popen(words, cwd=tmp_path, env={**os.environ, **path}, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: len(labeled(tmp_path)) >= 4)
-    running.send_signal(number)
-    said = running.communicate(timeout=stretch(60))[1]
+    with start_plaudit("label", "s", "--judge", NAME, "stuck_after=4", "--batch", "2", cwd=tmp_path) as running:
+        wait_until(lambda: len(labeled(tmp_path)) >= 4)
+        running.send_signal(number)
+        said = running.read()
     assert running.returncode == code and ("run the same command to resume" in said) == (code == 130)
     assert labeled(tmp_path) == [0, 1, 2, 3]
     store = Store.open(tmp_path / "s")

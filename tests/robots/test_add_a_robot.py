@@ -1,9 +1,7 @@
 """docs/add_a_robot.md, step by step: its files are written as shown, its commands are run."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.ros.params import RuntimeParams
 from plaudit.robots.twin.twin import FAULTS
+from processes import start_plaudit
 from twins import free_endpoint
 
 PAGE = (Path(__file__).parents[2] / "docs/add_a_robot.md").read_text()
@@ -37,19 +36,13 @@ def test_the_files_of_the_document_are_a_robot_and_its_commands_run(folder):
     endpoint = ["--set", f"transport.connect=[{free_endpoint()}]"]
     patient = folder / "patient.json"  # how fast and how fresh messages are depends on how busy this machine is
     patient.write_text(json.dumps({"HZ": 1, "silent_after_ms": 60_000, "late_after_ms": 60_000}))
-    paths = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-    def command(line: str) -> list[str]:
-        return [sys.executable, "-m", "plaudit.cli", *line.split(), *endpoint]
-
-    environment = os.environ | {"PYTHONPATH": paths}
-    with subprocess.Popen(command(twin), env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline().startswith("the twin of arm sends 3 joints and 1 cameras at 10 Hz")
-        options = ["--seconds", "1", "--params", str(patient)]
-        done = subprocess.run([*command(check), *options], env=environment, capture_output=True, text=True)
-        process.terminate()
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" ok") == 4
+    with start_plaudit(*twin.split(), *endpoint, cwd=folder) as process:
+        assert process.readline().startswith("the twin of arm sends 3 joints and 1 cameras at 10 Hz")
+        options = ["--seconds", "1", "--params", patient]
+        with start_plaudit(*check.split(), *endpoint, *options, cwd=folder) as done:
+            said = done.read()
+    assert done.returncode == 0, said
+    assert said.count(" ok") == 4
 
 
 def test_every_key_and_every_fault_is_documented():

@@ -30,6 +30,7 @@ from plaudit.web import server as server_module
 from plaudit.web.guard import LOCAL, Access
 from plaudit.web.pages import listen
 from plaudit.web.server import make_app
+from processes import start_plaudit
 from waiting import stretch, wait_until
 
 PROTOCOL_ERROR, TOO_BIG = b"\x03\xea", b"\x03\xf1"  # in the frame that closes a websocket
@@ -40,15 +41,14 @@ class Serving:
     """A server in a process of its own."""
 
     def __init__(self, *words: object, port: int = 0):
-        command = [sys.executable, "-m", "plaudit.cli", "serve", *map(str, words), "--port", str(port)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self._process = start_plaudit("serve", *words, "--port", port)
         self.said = ""
         wait_until(self._opened, what="for the server")
         self.address = re.search(r"open (\S+)", self.said)[1]
         self.port = int(re.search(r":(\d+)/", self.address)[1])
 
     def _opened(self) -> bool:
-        line = self._process.stdout.readline()
+        line = self._process.readline()
         self.said += line
         assert line or self._process.poll() is None, self.said
         return line.startswith("open ")
@@ -60,14 +60,11 @@ class Serving:
         self.kill()
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._process.__exit__()
 
     def stop(self) -> int:
         self._process.send_signal(signal.SIGINT)
-        return self._process.wait(timeout=stretch(20))
+        return self._process.wait()
 
     def ask(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any, dict[str, str]]:
         """Status, the answer (JSON where it is) and headers."""

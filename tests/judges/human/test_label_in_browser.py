@@ -2,27 +2,25 @@
 
 import os
 import signal
-import subprocess
-import sys
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
 from command import plaudit
 from counted_stores import counted_store
 from plaudit.judges.human.session import Session
+from processes import start_plaudit
 from waiting import stretch
 
 
 def test_without_a_display_the_store_is_labeled_in_the_browser(tmp_path):
     folder = counted_store(tmp_path / "my store")
-    words = [sys.executable, "-m", "plaudit.cli", "label", str(folder), "--judge", "human", "--name", "labeler-1"]
+    words = ("label", folder, "--judge", "human", "--name", "labeler-1")
     names = ("QT_QPA_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY")
     without_display = {name: value for name, value in os.environ.items() if name not in names}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen(words, env=without_display, **pipes) as process:
+    with start_plaudit(*words, env=without_display) as process:
         said = ""
         while "\nopen " not in said:
-            line = process.stdout.readline()
+            line = process.readline()
             assert line, said
             said += line
         address = urlsplit(said.rpartition("open ")[2].split()[0])
@@ -35,7 +33,7 @@ def test_without_a_display_the_store_is_labeled_in_the_browser(tmp_path):
             session.fail()
             session.complete()
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=stretch(30))
+        said = process.read()
     assert process.returncode == 0
     assert "1 episodes of" in said and "labeled by a person; 2 left" in said
 
