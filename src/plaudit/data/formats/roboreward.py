@@ -1,4 +1,4 @@
-"""RoboReward and RoboRewardBench: `metadata.jsonl` with a task and a score from 1 to 5 for each video beside it.
+"""RoboReward and RoboRewardBench: `metadata.jsonl` with a task and a score from 1 to 5 for each video next to it.
 
 A score is about the end of a video. The last frame is labeled, as a success if the score is 5, and no other frame. The
 score itself is in `meta["score"]`, and the data set that the video comes from in `meta["subset"]`.
