@@ -21,8 +21,7 @@ import numpy as np
 from bars import Bars
 from plaudit.data.store import Store
 from plaudit.envs.panda import PandaConfig
-from plaudit.envs.panda.scene import TABLE_CENTER
-from plaudit.envs.panda.vec_env import TASKS
+from plaudit.envs.panda.scene import TABLE_CENTER, TASKS
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge

@@ -62,11 +62,16 @@ def _here(words: list[str], cwd: Path) -> tuple[Any, str]:
 
 
 def _run(words: list[str]) -> None:
+    connect = socket.socket.connect
+
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("this command opened a network connection")
 
+    def connect_locally(self: socket.socket, address: Any) -> None:
+        (connect if self.family == socket.AF_UNIX else refuse)(self, address)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket.socket, "connect", refuse)
+        patch.setattr(socket.socket, "connect", connect_locally)
         patch.setattr(socket, "create_connection", refuse)
         patch.setattr(socket, "getaddrinfo", refuse)
         patch.setattr(sys, "argv", ["plaudit", *words])

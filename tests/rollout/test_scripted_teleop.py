@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from plaudit.envs.panda import PandaConfig
-from plaudit.envs.panda.vec_env import TaskState
+from plaudit.envs.panda.scene import TaskState
 from plaudit.errors import RolloutError
 from plaudit.policies.scripted import ScriptedConfig, ScriptedExpert
 from plaudit.robots.sim import SimRobotConfig

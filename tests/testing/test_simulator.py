@@ -158,7 +158,7 @@ def test_a_recording_that_is_killed_keeps_marks_and_begins_each_episode_differen
 
 
 def test_a_discarded_episode_that_is_kept_is_found(monkeypatch):
-    monkeypatch.setattr("plaudit.rollout.recording.is_discarded", lambda _: False)
+    monkeypatch.setattr("plaudit.rollout.run.is_discarded", lambda _: False)
     assert violated(RECORDED) == "recorded"
 
 

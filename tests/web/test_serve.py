@@ -25,7 +25,7 @@ from conftest import counting_episode, labeled_store
 from plaudit.data.store import Store
 from plaudit.training.audit import CORRECTED
 from plaudit.types import Labeler, Labels
-from plaudit.web import connections
+from plaudit.web import guard
 from plaudit.web import server as server_module
 from plaudit.web.guard import LOCAL, Access
 from plaudit.web.pages import listen
@@ -377,13 +377,13 @@ def test_without_its_packages_it_says_what_to_install(tmp_path):
 @pytest.fixture
 def attacked(tmp_path, monkeypatch) -> Iterator[int]:
     """The port of a server in this process that waits shortly."""
-    monkeypatch.setattr(connections, "SILENT_S", 0.1)
+    monkeypatch.setattr(guard, "SILENT_S", 0.1)
     monkeypatch.setattr("plaudit.web.server.BODY_S", 0.1)
     (tmp_path / "w").mkdir()
     labeled_store(tmp_path / "w/data").close()
     serve_run(tmp_path / "w/run", ['{"step": 1, "judge/success_once": 0.5}'])
     listening = listen("127.0.0.1", 0)
-    server = connections.make_server(make_app([tmp_path / "w"], Access(frozenset(LOCAL))))
+    server = guard.make_server(make_app([tmp_path / "w"], Access(frozenset(LOCAL))))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     yield listening.getsockname()[1]

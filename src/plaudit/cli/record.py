@@ -165,7 +165,7 @@ def record(
 
 def _load(overrides: list[str], policy: Path | None, *, env: str | None, **settings: Any) -> tuple[Any, Any]:
     """The configs of the run and of the policy, with what suits the device unless the user has set it."""
-    from plaudit.envs.panda.vec_env import TASKS
+    from plaudit.envs.panda.scene import TASKS
     from plaudit.rollout.teleop import KeyboardConfig
 
     simulated, teleop = settings["robot"] == "sim", settings["teleop"]
@@ -228,7 +228,7 @@ def _verdict(store: "Store", wanted: int) -> "Verdict":
 def _instruction(robot: Any) -> str:
     """What a simulated task is called in words; "" for others."""
     from plaudit.envs.panda import PandaConfig
-    from plaudit.envs.panda.vec_env import TASKS
+    from plaudit.envs.panda.scene import TASKS
 
     env = getattr(robot, "env", None)
     return TASKS[env.type].instruction if isinstance(env, PandaConfig) else ""

@@ -11,8 +11,7 @@ import numpy as np
 
 from plaudit.config import load
 from plaudit.envs.adapters import AdapterConfig
-from plaudit.envs.panda.scene import ARM_STATE, CAMERAS, SCENE_STATE
-from plaudit.envs.panda.vec_env import TASKS
+from plaudit.envs.panda.scene import ARM_STATE, CAMERAS, SCENE_STATE, TASKS
 from plaudit.protocols import VecEnv
 from plaudit.registry import ENV_REGISTRY
 

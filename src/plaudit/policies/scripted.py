@@ -25,8 +25,7 @@ from pydantic import Field, model_validator
 
 from plaudit.config import CodeName, Config, NonNegativeFloat, NonNegativeInt, Seed, SmallInt
 from plaudit.data.store import Store
-from plaudit.envs.panda.scene import ACTION_SCALE, ARM_STATE, CUBE_HALF_SIZE, SCENE_STATE
-from plaudit.envs.panda.vec_env import Lift, TaskState
+from plaudit.envs.panda.scene import ACTION_SCALE, ARM_STATE, CUBE_HALF_SIZE, SCENE_STATE, Lift, TaskState
 from plaudit.errors import EnvError, PolicyError, did_you_mean
 from plaudit.policies.guidance import FixedPolicy, blend_with_previous
 from plaudit.protocols import Normalizer

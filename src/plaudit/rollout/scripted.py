@@ -16,7 +16,7 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.envs.panda import PandaConfig
-from plaudit.envs.panda.vec_env import TASKS
+from plaudit.envs.panda.scene import TASKS
 from plaudit.errors import EnvError
 from plaudit.judges.labeling import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge

@@ -3,8 +3,8 @@ import pytest
 
 pytest.importorskip("plaudit.envs.panda.cameras", exc_type=ImportError)  # the tests below need MuJoCo 4
 
-from plaudit.envs.panda.scene import CUBE_HALF_SIZE, TABLE_CENTER
-from plaudit.envs.panda.vec_env import START_RANGE, TASKS, PandaVecEnv, TaskState
+from plaudit.envs.panda.scene import CUBE_HALF_SIZE, START_RANGE, TABLE_CENTER, TASKS, TaskState
+from plaudit.envs.panda.vec_env import PandaVecEnv
 from plaudit.policies.scripted import ScriptedExpert
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from plaudit.envs.panda import PandaConfig, scene
-from plaudit.envs.panda.vec_env import TASKS
+from plaudit.envs.panda.scene import TASKS
 from plaudit.errors import RobotError, did_you_mean
 from plaudit.robots.ros.params import RuntimeParams
 from plaudit.types import AnyArray, ByteArray, FloatArray
