@@ -285,10 +285,6 @@ class RosSensors:
         newest = self._joints.newest
         return None if newest is None or self._joints.age() > self.silent_after else newest.position
 
-    def ages(self) -> dict[str, float]:
-        """Topic -> seconds since its newest valid message."""
-        return {stream.topic: stream.age() for stream in self._streams}
-
     def dropped(self) -> dict[str, dict[str, int]]:
         """Topic -> reason -> number of messages dropped for it, since this object was made."""
         return {stream.topic: dict(stream.dropped) for stream in self._streams}
