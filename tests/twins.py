@@ -48,7 +48,7 @@ def wait_for_silence(robot: Any, message: str) -> None:
     """
 
     def is_reported() -> object:
-        robot.sensors.silent_after = max(0.4, max(robot.sensors.ages().values()) / 2)
+        robot.sensors.silent_after = max(0.4, max(stream.age() for stream in robot.sensors._streams) / 2)
         try:
             robot.sensors.check()
         except RobotSilent as error:

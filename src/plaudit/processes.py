@@ -20,8 +20,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
@@ -293,3 +293,16 @@ def keep_freed_memory() -> None:
     mallopt(trim_threshold, threshold)
     for name in variables:
         os.environ[name] = str(threshold)
+
+
+@contextmanager
+def run_thread(name: str, target: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run a function in a thread during this block. Its event is set at the end of the block, and it has to return."""
+    done = threading.Event()
+    thread = threading.Thread(target=target, args=(done,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -18,7 +18,7 @@ it, and no judge scores it.
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
@@ -371,12 +371,6 @@ class Labels:
         return bool(self.success.any())
 
     @property
-    def success_at_end(self) -> bool:
-        """Whether the last labeled observation shows success."""
-        labeled = np.flatnonzero(self.labeled)
-        return bool(len(labeled) and self.success[labeled[-1]])
-
-    @property
     def first_success(self) -> int | None:
         """The first observation that shows success."""
         return int(self.success.argmax()) if self.success_once else None
@@ -422,14 +416,3 @@ class Batch(Generic[ArrayT]):
     episode: ArrayT  # i64 [B] id in its store
     step: ArrayT  # i64 [B] t of the first action
     part: ArrayT  # i64 [B] which part of a mix it came from: 0 the first, 1 the second
-
-    def leaves(self) -> dict[str, ArrayT]:
-        """Every array by a flat name, `images.front` for those of cameras."""
-        flat: dict[str, ArrayT] = {}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, Mapping):
-                flat |= {f"{item.name}.{camera}": array for camera, array in value.items()}
-            else:
-                flat[item.name] = value
-        return flat

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from conftest import counting_episode, labeled_store
+from leaves import leaves
 from plaudit.data.batch import BufferPool, to_tensordict, to_torch
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.step_table import Returns, n_step_returns
@@ -21,9 +22,9 @@ def all_transitions(replay: ReplaySampler, draws: int = 40) -> dict[tuple[int, i
     found = {}
     for _ in range(draws):
         batch = replay.sample(64)
-        leaves = batch.leaves()
+        arrays = leaves(batch)
         for i in range(64):
-            found[int(batch.episode[i]), int(batch.step[i])] = {name: leaf[i].copy() for name, leaf in leaves.items()}
+            found[int(batch.episode[i]), int(batch.step[i])] = {name: leaf[i].copy() for name, leaf in arrays.items()}
     return found
 
 

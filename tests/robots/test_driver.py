@@ -115,7 +115,7 @@ def test_it_holds_the_measured_position_or_the_last_command_when_that_is_too_old
             robot.hold()
             assert commands[-1].position == pytest.approx(position, abs=1e-6)
         robot.sensors.silent_after = 0.05
-        wait_until(lambda: min(robot.sensors.ages().values()) > robot.sensors.silent_after)
+        wait_until(lambda: min(stream.age() for stream in robot.sensors._streams) > robot.sensors.silent_after)
         robot.act(position + 0.01)
         robot.hold()
         assert commands[-1].position == pytest.approx(robot.last_command)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from conftest import counting_episode
+from leaves import leaves
 from plaudit.data.ledger import counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.step_table import Returns, StepTable
@@ -203,12 +204,12 @@ def test_the_learner_never_sees_the_simulators_label(store):
     several(store, 3, judged=True, true=False)
     several(store, 3, judged=False, true=True)
     replay = ReplaySampler(store, sources=({"classifier"},), seed=0)
-    before = {name: array.tolist() for name, array in replay.sample(64).leaves().items()}
+    before = {name: array.tolist() for name, array in leaves(replay.sample(64)).items()}
     looked(store)
     assert all(store.ledger.newest(i).source == "simulator" for i in store.ids)
     again = ReplaySampler(store, sources=({"classifier"},), seed=0)
     after = again.sample(64)
-    assert before == {name: array.tolist() for name, array in after.leaves().items()}
+    assert before == {name: array.tolist() for name, array in leaves(after).items()}
     end = after.step >= 2
     assert np.array_equal(after.reward[end], after.episode[end] < 3), "paid by what was judged, not by what is true"
     replay.refresh()

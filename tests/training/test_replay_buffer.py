@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from conftest import counting_episode
+from leaves import leaves
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.data.store import Store
 from plaudit.rule import DecisionRule
@@ -162,8 +163,8 @@ def test_served_batches_are_those_of_the_disk(replay):
         RemoteSampler(SerialHandle("replay buffer", replay), options).sample(32),
     )
     assert replay.location().is_here
-    for name, array in near.leaves().items():
-        np.testing.assert_array_equal(array, far.leaves()[name], err_msg=name)
+    for name, array in leaves(near).items():
+        np.testing.assert_array_equal(array, leaves(far)[name], err_msg=name)
 
 
 def test_new_episodes_can_be_sampled_once_they_are_judged(replay):

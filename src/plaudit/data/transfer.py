@@ -361,7 +361,9 @@ def repack(source: str | Path, target: str | Path, images: str, progress: Progre
     check_new(target, store.folder)
     partial = target.with_name(f".{target.name}.repack-{store.settings.id[:8]}")
     with _open(partial, store, wanted) as copy:
-        _copy_episodes(store, copy, progress([i for i in store.ids if i >= copy.next_id]))
+        for episode_id in progress([i for i in store.ids if i >= copy.next_id]):
+            copy.skip_ids(episode_id)
+            copy.extend([store.episode(episode_id)], evict=False, copied=[store.entry(episode_id).line])
         versions = store.ledger.since(0)
         for start in range(len(copy.ledger), len(versions), LABELS_AT_ONCE):
             copy.ledger.copy(versions[start : start + LABELS_AT_ONCE])
@@ -392,12 +394,6 @@ def _open(partial: Path, store: Store, images: StoreImages) -> Store:
             f"--images {copy.settings.images}, or remove that folder"
         )
     return copy
-
-
-def _copy_episodes(store: Store, copy: Store, ids: Iterable[int]) -> None:
-    for episode_id in ids:
-        copy.skip_ids(episode_id)
-        copy.extend([store.episode(episode_id)], evict=False, copied=[store.entry(episode_id).line])
 
 
 def _copy_extra(source: Folder, target: Folder, name: str) -> None:

@@ -114,7 +114,8 @@ class FlowBC(Stateful):
 
     def weights(self) -> PolicyWeights:
         """The policy's weights. Low-rank additions are merged, which ends the training."""
-        merge_lora(self.policy)
+        for layer in [layer for layer in self.policy.velocity_net.modules() if parametrize.is_parametrized(layer)]:
+            parametrize.remove_parametrizations(layer, "weight")
         return weights_of(self.version, self.policy.components)
 
 
@@ -142,12 +143,6 @@ def add_lora(policy: FlowPolicy, rank: int, seed: int) -> None:
     with seeded(seed):
         for layer in [layer for layer in policy.velocity_net.modules() if isinstance(layer, Linear)]:
             parametrize.register_parametrization(layer, "weight", LowRank(layer.weight, rank))
-
-
-def merge_lora(policy: FlowPolicy) -> None:
-    """Add what was learned to the weights, so that the policy has its own components again."""
-    for layer in [layer for layer in policy.velocity_net.modules() if parametrize.is_parametrized(layer)]:
-        parametrize.remove_parametrizations(layer, "weight")
 
 
 def train_flow(

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from plaudit.errors import DataError, PlauditError
 from plaudit.judges.classifier.config import ProgressJudgeConfig
 from plaudit.judges.evaluation import unseen_reference
 from plaudit.judges.simulator import SOURCE as SIMULATOR
+from plaudit.processes import run_thread
 from plaudit.protocols import LiveJudge, ScoreStream
 from plaudit.rollout.engine import EngineBase
 from plaudit.rollout.operator import Operator
@@ -102,14 +103,8 @@ class Forecast:
     def watch(self, engine: EngineBase, operator: Operator) -> Iterator[None]:
         """Advise the operator during the episodes of this block."""
         print_plain(self.threshold.summary)
-        done = threading.Event()
-        thread = threading.Thread(target=self._follow, args=(engine, operator, done), name="forecast", daemon=True)
-        thread.start()
-        try:
+        with run_thread("forecast", partial(self._follow, engine, operator)):
             yield
-        finally:
-            done.set()
-            thread.join()
 
     def _follow(self, engine: EngineBase, operator: Operator, done: threading.Event) -> None:
         buffer: EpisodeBuffer | None = None

@@ -35,6 +35,7 @@ from pydantic import Field, model_validator
 
 from plaudit.config import Config, NonNegativeInt
 from plaudit.errors import BadMessage, DataError
+from plaudit.processes import run_thread
 from plaudit.robots.limits import EmergencyStop
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.robots.transport.messages import STRING, decode_string
@@ -426,10 +427,10 @@ def listen_at_robot(config: OperatorConfig, send: Send, robot: Any) -> Iterator[
 @contextmanager
 def _reading(descriptor: int, receive: Callable[[bytes], None], lost: Callable[[], None]) -> Iterator[None]:
     """Read a device in a thread. lost: called when it is gone"""
-    done, readable = threading.Event(), select.poll()  # `select.select` knows descriptors up to 1023 only
+    readable = select.poll()  # `select.select` knows descriptors up to 1023 only
     readable.register(descriptor, select.POLLIN)
 
-    def read() -> None:
+    def read(done: threading.Event) -> None:
         while not done.is_set():
             if not readable.poll(LISTEN_POLL_S * 1000):
                 continue
@@ -442,13 +443,8 @@ def _reading(descriptor: int, receive: Callable[[bytes], None], lost: Callable[[
                 break
             receive(data)
 
-    thread = threading.Thread(target=read, name="operator", daemon=True)
-    thread.start()
-    try:
+    with run_thread("operator", read):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def hotkeys(config: OperatorConfig, phase: Phase) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Annotated, Any
 
 import numpy as np
@@ -122,9 +122,8 @@ def streaming(target: Target | None, engine: InferenceEngine) -> Iterator[None]:
     if problem:
         process.end()
         raise RolloutError(f"rerun={target}: {problem}")
-    done = Event()
 
-    def pass_on() -> None:
+    def pass_on(done: Event) -> None:
         passed: EpisodeBuffer | None = None
         ended = False
         while not ended:
@@ -133,13 +132,10 @@ def streaming(target: Target | None, engine: InferenceEngine) -> Iterator[None]:
                 passed = buffer
                 process.send((buffer.max_steps, buffer.task), buffer.block.descriptor)
 
-    thread = Thread(target=pass_on, name="rerun", daemon=True)
-    thread.start()
     try:
-        yield
+        with processes.run_thread("rerun", pass_on):
+            yield
     finally:
-        done.set()
-        thread.join()
         process.end()
 
 

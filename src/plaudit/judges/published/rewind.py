@@ -18,20 +18,9 @@ from torch import Tensor, nn
 from plaudit.data.weights import read_torch
 from plaudit.errors import BadFile, JudgeError, import_extra
 from plaudit.files import Root, brief
+from plaudit.judges.published import small
 from plaudit.judges.published.clip import Clip
 from plaudit.judges.published.config import RewindConfig
-from plaudit.judges.published.small import (
-    BATCH,
-    SmallJudge,
-    SmallModel,
-    center_crop,
-    encoder_of,
-    fill,
-    fingerprint_weights,
-    load_encoder,
-    normalize,
-    shape_of,
-)
 from plaudit.types import ByteArray, Episode, FloatArray
 
 HEADS = 8  # of attention; no file says it
@@ -44,17 +33,17 @@ class RewindNetwork(nn.Module):
 
     def __init__(self, tensors: Mapping[str, Tensor], path: Path):
         super().__init__()
-        width, images = shape_of(tensors, "video_proj.weight", path)
+        width, images = small.shape_of(tensors, "video_proj.weight", path)
         self.video_proj = nn.Linear(images, width)
-        self.text_proj = nn.Linear(shape_of(tensors, "text_proj.weight", path)[1], width)
+        self.text_proj = nn.Linear(small.shape_of(tensors, "text_proj.weight", path)[1], width)
         self.first_pos_embed = nn.Parameter(torch.zeros(1, width))
         self.class_token = nn.Parameter(torch.zeros(1, 1, width))
-        self.transformer = encoder_of(tensors, "transformer", HEADS, path)
-        inner = shape_of(tensors, "progress_head.0.weight", path)[0]
+        self.transformer = small.encoder_of(tensors, "transformer", HEADS, path)
+        inner = small.shape_of(tensors, "progress_head.0.weight", path)[0]
         self.progress_head = nn.Sequential(
             nn.Linear(width, inner), nn.LayerNorm(inner), nn.GELU(), nn.Dropout(0.1), nn.Linear(inner, 1), nn.Sigmoid()
         )
-        fill(self, tensors, path)
+        small.fill(self, tensors, path)
 
     def forward(self, images: Tensor, text: Tensor) -> Tensor:
         """[B] progress at the last of the frames [B, L, V], for a task [E]."""
@@ -65,7 +54,7 @@ class RewindNetwork(nn.Module):
         return self.progress_head(self.transformer(tokens, mask=causal)[:, -1])[:, 0]
 
 
-class Rewind(SmallModel):
+class Rewind(small.SmallModel):
     """ReWiND's network over DINOv2 and MiniLM."""
 
     parts = ()
@@ -86,9 +75,9 @@ class Rewind(SmallModel):
             raise BadFile(path, f"its args have max_length {brief(length)}; this is no checkpoint of ReWiND")
         self.length = length
         self._network = RewindNetwork(tensors, path).to(self.device)
-        self._dino = load_encoder("Dinov2Model", config.base, "DINOv2 (facebook/dinov2-base)").to(self.device)
+        self._dino = small.load_encoder("Dinov2Model", config.base, "DINOv2 (facebook/dinov2-base)").to(self.device)
         minilm = "MiniLM (sentence-transformers/all-MiniLM-L12-v2)"
-        self._minilm = load_encoder("BertModel", config.text_model, minilm).to(self.device)
+        self._minilm = small.load_encoder("BertModel", config.text_model, minilm).to(self.device)
         self._tokenizer = import_extra("transformers", "vlm").AutoTokenizer.from_pretrained(
             config.text_model, local_files_only=True
         )
@@ -100,11 +89,7 @@ class Rewind(SmallModel):
                 raise BadFile(
                     path, f"it reads {name} as {wide} numbers, and the encoder gives {model.config.hidden_size}"
                 )
-        self._fingerprint = fingerprint_weights(tensors, config.base, config.text_model)
-
-    @property
-    def fingerprint(self) -> str:
-        return self._fingerprint
+        self.fingerprint = small.fingerprint_weights(tensors, config.base, config.text_model)
 
     def encode_text(self, text: str) -> Tensor:
         given = self._tokenizer([text], return_tensors="pt", truncation=True).to(self.device)
@@ -112,14 +97,14 @@ class Rewind(SmallModel):
         return ((self._minilm(**given).last_hidden_state * mask).sum(1) / mask.sum(1))[0]
 
     def encode_images(self, frames: ByteArray) -> Tensor:
-        pixels = normalize(center_crop(frames, PIXELS), (0.5,) * 3, (0.5,) * 3).to(self.device)
+        pixels = small.normalize(small.center_crop(frames, PIXELS), (0.5,) * 3, (0.5,) * 3).to(self.device)
         return self._dino(pixel_values=pixels).last_hidden_state[:, 0]
 
     def progress(self, clip: Clip, episode: Episode) -> FloatArray:
         windows = np.stack([prefix_frames(int(last), self.length) for last in clip.shown])  # [F, L]
         images = self.images(clip.frames, windows.reshape(-1)).view(*windows.shape, -1)
         text = self.text(clip.task)
-        parts = [self._network(images[start : start + BATCH], text) for start in range(0, len(windows), BATCH)]
+        parts = [self._network(part, text) for part in images.split(small.BATCH)]
         return torch.cat(parts).cpu().numpy()
 
 
@@ -134,6 +119,6 @@ def prefix_frames(last: int, length: int) -> np.ndarray:
     return np.linspace(0, last, length).astype(int)
 
 
-def build_judge(config: RewindConfig) -> SmallJudge:
+def build_judge(config: RewindConfig) -> small.SmallJudge:
     """The judge of a config, with its networks loaded."""
-    return SmallJudge(config, Rewind(config))
+    return small.SmallJudge(config, Rewind(config))

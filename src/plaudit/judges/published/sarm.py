@@ -21,21 +21,9 @@ from torch import Tensor, nn
 from plaudit.data.weights import read_safetensors
 from plaudit.errors import BadFile, JudgeError, import_extra
 from plaudit.files import Root, brief, read_json_object
+from plaudit.judges.published import small
 from plaudit.judges.published.clip import Clip
 from plaudit.judges.published.config import SarmConfig
-from plaudit.judges.published.small import (
-    BATCH,
-    SmallJudge,
-    SmallModel,
-    center_crop,
-    encoder_of,
-    fill,
-    fingerprint_weights,
-    load_encoder,
-    normalize,
-    resize_shortest,
-    shape_of,
-)
 from plaudit.types import ByteArray, Episode, FloatArray
 
 WEIGHTS, PROCESSOR = "model.safetensors", "policy_preprocessor.json"
@@ -48,18 +36,18 @@ class StreamNetwork(nn.Module):
 
     def __init__(self, tensors: Mapping[str, Tensor], heads: int, path: Path):
         super().__init__()
-        self.width, images = shape_of(tensors, "visual_proj.weight", path)
-        self.lang_proj = nn.Linear(shape_of(tensors, "lang_proj.weight", path)[1], self.width)
+        self.width, images = small.shape_of(tensors, "visual_proj.weight", path)
+        self.lang_proj = nn.Linear(small.shape_of(tensors, "lang_proj.weight", path)[1], self.width)
         self.visual_proj = nn.Linear(images, self.width)
-        self.state_proj = nn.Linear(shape_of(tensors, "state_proj.weight", path)[1], self.width)
-        self.transformer = encoder_of(tensors, "transformer", heads, path)
+        self.state_proj = nn.Linear(small.shape_of(tensors, "state_proj.weight", path)[1], self.width)
+        self.transformer = small.encoder_of(tensors, "transformer", heads, path)
         self.first_pos = nn.Parameter(torch.zeros(1, self.width))
-        fused = shape_of(tensors, "fusion_backbone.1.weight", path)[1]
+        fused = small.shape_of(tensors, "fusion_backbone.1.weight", path)[1]
         self.streams = fused // self.width
         self.fusion_backbone = nn.Sequential(nn.LayerNorm(fused), nn.Linear(fused, self.width), nn.ReLU())
-        outputs = {name: shape_of(tensors, f"heads.{name}.weight", path)[0] for name in ("sparse", "dense")}
+        outputs = {name: small.shape_of(tensors, f"heads.{name}.weight", path)[0] for name in ("sparse", "dense")}
         self.heads = nn.ModuleDict({name: nn.Linear(self.width, count) for name, count in outputs.items()})
-        fill(self, tensors, path)
+        small.fill(self, tensors, path)
 
     def forward(self, images: Tensor, text: Tensor, state: Tensor, stage: Tensor | None, head: str) -> Tensor:
         """[B, W, outputs] from images [B, W, V], text [E], state [B, W, S] and stage [B, W, stages]."""
@@ -76,7 +64,7 @@ class StreamNetwork(nn.Module):
         return self.heads[head](self.fusion_backbone(hidden.transpose(1, 2).flatten(2)))
 
 
-class Sarm(SmallModel):
+class Sarm(small.SmallModel):
     """SARM's two networks over CLIP."""
 
     parts = ("head",)
@@ -103,7 +91,7 @@ class Sarm(SmallModel):
         self._stage, self._share = networks
         self._starts = torch.tensor(_stage_starts(own, config.head, self._stage, folder), device=self.device)
         self._state = _statistics(folder, own)
-        self._clip = load_encoder("CLIPModel", config.base, "CLIP (openai/clip-vit-base-patch32)").to(self.device)
+        self._clip = small.load_encoder("CLIPModel", config.base, "CLIP (openai/clip-vit-base-patch32)").to(self.device)
         self._tokenizer = import_extra("transformers", "vlm").AutoTokenizer.from_pretrained(
             config.base, local_files_only=True
         )
@@ -111,13 +99,9 @@ class Sarm(SmallModel):
             raise BadFile(
                 folder, f"it reads features of {self._stage.visual_proj.in_features} numbers; this CLIP gives {width}"
             )
-        self._fingerprint = fingerprint_weights(tensors, config.base)
+        self.fingerprint = small.fingerprint_weights(tensors, config.base)
         ahead = self._half * self._gap
         self.warnings = (f"SARM looks up to {ahead} frames ahead, so its scores are those of finished episodes",)
-
-    @property
-    def fingerprint(self) -> str:
-        return self._fingerprint
 
     def encode_text(self, text: str) -> Tensor:
         given = self._tokenizer([text], return_tensors="pt", truncation=True).to(self.device)
@@ -125,7 +109,8 @@ class Sarm(SmallModel):
 
     def encode_images(self, frames: ByteArray) -> Tensor:
         size = self._clip.config.vision_config.image_size
-        pixels = normalize(center_crop(resize_shortest(frames, size), size), CLIP_MEAN, CLIP_STD).to(self.device)
+        frames = small.center_crop(small.resize_shortest(frames, size), size)
+        pixels = small.normalize(frames, CLIP_MEAN, CLIP_STD).to(self.device)
         return self._clip.visual_projection(self._clip.vision_model(pixel_values=pixels).pooler_output)
 
     def progress(self, clip: Clip, episode: Episode) -> FloatArray:
@@ -134,12 +119,12 @@ class Sarm(SmallModel):
         images = self.images(clip.frames, windows.reshape(-1)).view(*windows.shape, -1)
         states = self._states(episode)[torch.from_numpy(windows)]
         parts = [
-            self._windows(images[start : start + BATCH], self.text(clip.task), states[start : start + BATCH])
-            for start in range(0, len(windows), BATCH)
+            self._windows(*part, self.text(clip.task))
+            for part in zip(images.split(small.BATCH), states.split(small.BATCH), strict=True)
         ]
         return torch.cat(parts).cpu().numpy()
 
-    def _windows(self, images: Tensor, text: Tensor, states: Tensor) -> Tensor:
+    def _windows(self, images: Tensor, states: Tensor, text: Tensor) -> Tensor:
         """[B] progress in the middle of each window."""
         head = self.config.head
         stage = self._stage(images, text, states, None, head).argmax(-1)
@@ -208,6 +193,6 @@ def _statistics(folder: Path, own: Mapping[str, Any]) -> tuple[Tensor, Tensor] |
     return saved[f"{key}.mean"].float().flatten(), saved[f"{key}.std"].float().flatten()
 
 
-def build_judge(config: SarmConfig) -> SmallJudge:
+def build_judge(config: SarmConfig) -> small.SmallJudge:
     """The judge of a config, with its networks loaded."""
-    return SmallJudge(config, Sarm(config))
+    return small.SmallJudge(config, Sarm(config))

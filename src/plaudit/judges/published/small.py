@@ -138,16 +138,12 @@ class SmallModel(ABC):
 
     warnings: tuple[str, ...] = ()
     layout: str  # of its files
+    fingerprint: str  # of the weights of the network and of its encoders
     parts: ClassVar[tuple[str, ...]]  # keys of the config that change the scores
 
     def __init__(self, config: Any):
         self.config, self.device = config, resolve_device(config.device)
         self._texts: dict[str, Tensor] = {}
-
-    @property
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Of the weights of the network and of its encoders."""
 
     @abstractmethod
     def progress(self, clip: Clip, episode: Episode) -> FloatArray:

@@ -92,7 +92,8 @@ def load_published(
         )
     described, config = _description(folder, base, backbone)
     model = _build(folder, config, backbone, device, dtype, attention)
-    home = next((one for one in (folder, *filter(None, [base and Path(base)])) if _has_tokenizer(one)), None)
+    folders = (folder, Path(base)) if base else (folder,)
+    home = next((one for one in folders if (one / "tokenizer.json").is_file()), None)
     if home is None:
         raise BadFile(
             folder, f"it has no tokenizer; name the folder of its base model ({_base_name(folder)}) with base"
@@ -247,10 +248,6 @@ def _add_tokens(folder: Path, tokenizer: Any, tokens: Sequence[str], rows: int) 
             folder,
             f"the last added token is {ids[-1]}, and the embedding has {rows:,} rows: this tokenizer is another one",
         )
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    return (folder / "tokenizer.json").is_file()
 
 
 def _base_name(folder: Path) -> str:

@@ -237,13 +237,9 @@ class RosSensors:
         """Discard everything, and wait up to `first_message_s` for a valid message on every topic."""
         for stream in self._streams:
             stream.restart()
-        self.clear_history()
-        self.wait_for_messages()
-
-    def clear_history(self) -> None:
-        """Discard the earlier steps, so that the next observation starts a new history."""
         self._states.clear()
         self._images.clear()
+        self.wait_for_messages()
 
     def wait_for_messages(self) -> None:
         """Wait up to `first_message_s` until every topic has had a valid message."""
@@ -284,10 +280,6 @@ class RosSensors:
         """[J] the measured joint positions; None if they are too old to act on."""
         newest = self._joints.newest
         return None if newest is None or self._joints.age() > self.silent_after else newest.position
-
-    def ages(self) -> dict[str, float]:
-        """Topic -> seconds since its newest valid message."""
-        return {stream.topic: stream.age() for stream in self._streams}
 
     def dropped(self) -> dict[str, dict[str, int]]:
         """Topic -> reason -> number of messages dropped for it, since this object was made."""
