@@ -588,7 +588,7 @@ def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, 
         "audit.fraction=1.0",
         "judge.retrain.min_new_labels=1000",
     )  # only when it rings
-    audit += ("run.max_episodes=40", "learner.utd_ratio=0.1")
+    audit += ("run.max_episodes=30", "learner.utd_ratio=0.1")
     config = load_training_config("online", None, asked(tmp_path, *audit, cut=0.3))
     folder = RunFolder.open(tmp_path / "run", config)
     workers = LocalWorkerGroup(folder, serial=True)
@@ -602,7 +602,7 @@ def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, 
     workers.close()
     folder.close()
     assert any(alarm is not None for alarm in alarms)
-    assert (end.alarm, end.episodes) == (None, 40)
+    assert (end.alarm, end.episodes) == (None, 30)
     assert end.judge_metrics["judge/version"] == 1
     assert abs(end.judge_metrics["audit/success_gap"]) < 0.1
     assert end.replay.outdated == 0
