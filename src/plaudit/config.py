@@ -44,6 +44,7 @@ MOST_LETTERS = 16 << 20  # characters of all values with templates filled in
 
 _MISSING = object()
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _PLACE = re.compile(r"\$\{oc\.env:(" + "|".join(trust.PLACES) + r")(,[\w./-]*)?\}")
 _OTHER_KEY = re.compile(r"\$\{([\w-]+(?:\.[\w-]+)*)\}")
 
@@ -339,9 +340,11 @@ def merge_overrides(tree: dict[Any, Any], overrides: Any) -> Any:
 
 def dump_yaml(tree: Mapping[str, Any]) -> str:
     """Plain values as text that `read_yaml` reads back unchanged: a string like 1e3 is in quotes."""
-    from omegaconf import OmegaConf
+    if any(isinstance(value, str) and "${" in value for _, value in _leaves(tree)):
+        from omegaconf import OmegaConf
 
-    return OmegaConf.to_yaml(OmegaConf.create(dict(tree)))
+        return OmegaConf.to_yaml(OmegaConf.create(dict(tree)))  # refuses a template that it could not read back
+    return yaml.dump(dict(tree), Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
 
 
 def first_line(error: Exception) -> str:
@@ -426,6 +429,29 @@ def check_yaml(text: str, nodes: int = MAX_NODES) -> None:
                 sizes[anchor] = count - before
         if count > nodes:
             raise ValueError(f"it stands for more than {nodes:,} values")
+
+
+class _Dumper(_DUMPER):
+    """Writes what OmegaConf does, without its tree of objects, which takes most of the time."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: Any, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'" if _is_quoted(text) else None)
+
+
+def _is_quoted(text: str) -> bool:
+    """Whether OmegaConf would read a number or a truth value where yaml reads a string."""
+    try:
+        float(text)
+    except ValueError:
+        return text.lower() in ("y", "n")
+    return True
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 class _UniqueLoader(yaml.SafeLoader):

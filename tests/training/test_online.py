@@ -91,9 +91,9 @@ def test_a_policy_learns_from_the_judge_alone(tmp_path):
 
 
 def test_updates_are_those_that_the_labeled_steps_have_earned(tmp_path):
-    end = run_session(tmp_path, "run.max_episodes=20", "learner.utd_ratio=0.5")
-    assert end.progress.step == 20 * 12
-    assert end.progress.updates == 120
+    end = run_session(tmp_path, "run.max_episodes=10", "learner.utd_ratio=0.5")
+    assert end.progress.step == 10 * 12
+    assert end.progress.updates == 60
     assert end.progress.pending_updates == 0
 
 
@@ -117,8 +117,8 @@ def test_a_model_of_progress_shapes_what_the_simulator_pays(tmp_path):
 
 
 def test_the_first_steps_earn_no_updates_where_the_learner_is_to_start_later(tmp_path):
-    end = run_session(tmp_path, "run.max_episodes=20", "learner.utd_ratio=0.5", "learner.random_steps=200")
-    assert (end.progress.step, end.progress.updates, end.progress.pending_updates) == (240, 20, 0)
+    end = run_session(tmp_path, "run.max_episodes=10", "learner.utd_ratio=0.5", "learner.random_steps=80")
+    assert (end.progress.step, end.progress.updates, end.progress.pending_updates) == (120, 20, 0)
 
 
 def test_critics_start_anew_after_a_person_has_corrected_labels_and_relearn_before_others_follow(tmp_path):
@@ -143,17 +143,17 @@ def test_critics_start_anew_after_a_person_has_corrected_labels_and_relearn_befo
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_same_counters(tmp_path):
-    first = run_session(tmp_path, "run.max_episodes=30", stop_after=10)
-    again = run_session(tmp_path, "run.max_episodes=30")
-    assert first.progress.episodes < 30
+    first = run_session(tmp_path, "run.max_episodes=16", "learner.utd_ratio=0.25", stop_after=6)
+    again = run_session(tmp_path, "run.max_episodes=16", "learner.utd_ratio=0.25")
+    assert first.progress.episodes < 16
     assert first.progress.episodes <= again.told[0] <= first.progress.episodes + 1
-    assert (again.progress.episodes, again.progress.updates) == (30, 180)
+    assert (again.progress.episodes, again.progress.updates) == (16, 48)
     assert again.progress.policy.version > first.progress.policy.version
     store = Store.open(tmp_path / "run/episodes")
     versions = [store.entry(i).line["meta"]["weights"] for i in store.ids]
     assert versions == sorted(versions)
     seeds = [store.entry(i).line["meta"]["seed"] for i in store.ids]
-    assert len(set(seeds)) == 30
+    assert len(set(seeds)) == 16
 
 
 def test_a_rule_that_was_fitted_on_another_model_is_told_on_the_screen(tmp_path):
@@ -588,7 +588,7 @@ def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, 
         "audit.fraction=1.0",
         "judge.retrain.min_new_labels=1000",
     )  # only when it rings
-    audit += ("run.max_episodes=40", "learner.utd_ratio=0.1")
+    audit += ("run.max_episodes=30", "learner.utd_ratio=0.1")
     config = load_training_config("online", None, asked(tmp_path, *audit, cut=0.3))
     folder = RunFolder.open(tmp_path / "run", config)
     workers = LocalWorkerGroup(folder, serial=True)
@@ -602,7 +602,7 @@ def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, 
     workers.close()
     folder.close()
     assert any(alarm is not None for alarm in alarms)
-    assert (end.alarm, end.episodes) == (None, 40)
+    assert (end.alarm, end.episodes) == (None, 30)
     assert end.judge_metrics["judge/version"] == 1
     assert abs(end.judge_metrics["audit/success_gap"]) < 0.1
     assert end.replay.outdated == 0

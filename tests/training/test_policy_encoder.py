@@ -19,10 +19,10 @@ from plaudit.training.worker_group import LocalWorkerGroup
 from plaudit.types import Observation
 from training_runs import create, train
 
-CAMERAS = "env=lift env.obs=pixels env.cameras=[front,wrist] env.image_size=[24,24] env.max_steps=24 demos.scripted=2 "
+CAMERAS = "env=lift env.obs=pixels env.cameras=[front,wrist] env.image_size=[16,16] env.max_steps=24 demos.scripted=2 "
 CLONED = CAMERAS + "policy.encoder=cloned policy.encoder.clone_updates=3 policy.encoder.clone_batch_size=8 "
-IMAGENET = CAMERAS.replace("24,24", "32,32").replace(",wrist", "")
-IMAGENET += "policy.encoder=efficientnet_lite0 policy.encoder.features=8 "
+IMAGENET = CAMERAS.replace("16,16", "32,32").replace(",wrist", "").replace("max_steps=24", "max_steps=12")
+IMAGENET += "policy.encoder=efficientnet_lite0 policy.encoder.features=8 run.max_steps=20 run.checkpoint_freq=10 "
 SAC = "learner=sac learner.hidden_dims=[16] learner.utd_ratio=0.1 learner.batch_size=16 learner.random_steps=0 "
 RUN = "run.num_envs=1 run.max_steps=40 run.checkpoint_freq=20 evaluation.freq=1000 evaluation.episodes=1 "
 PPO = "learner=ppo learner.hidden_dims=[16] learner.update_epochs=1 learner.pretrain_updates=2 "
@@ -54,8 +54,8 @@ SLOW = ("cloned", "ppo")  # those with a history do the same
     "words", [pytest.param(w, id=name, marks=[pytest.mark.slow] * (name in SLOW)) for name, w in WORDS.items()]
 )
 def test_a_run_is_resumed_exactly_and_its_policy_is_complete(tmp_path: Path, words: str):
-    train(create(tmp_path / "whole", words + RUN))
-    create(tmp_path / "parts", words + RUN)
+    train(create(tmp_path / "whole", RUN + words))
+    create(tmp_path / "parts", RUN + words)
     train(RunFolder.reopen(tmp_path / "parts"), lambda _: False)  # stopped after the first rollout
     train(RunFolder.reopen(tmp_path / "parts"))
     whole, parts = (load_file(tmp_path / name / "policy/model.safetensors") for name in ("whole", "parts"))

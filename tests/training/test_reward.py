@@ -39,12 +39,12 @@ from training_runs import create, train, train_config
 GLOW = "env=glow policy.cameras=[] run.num_envs=4 learner.hidden_dims=[8] evaluation.episodes=2 "
 GLOW += "judge.rule.k=1 judge.rule.n=1 "
 LEARNERS = {
-    "sac": GLOW + "learner=sac run.max_steps=200 learner.random_steps=20 learner.utd_ratio=0.1 learner.batch_size=16",
+    "sac": GLOW + "learner=sac run.max_steps=120 learner.random_steps=20 learner.utd_ratio=0.1 learner.batch_size=16",
     "qchunk": GLOW
-    + "learner=qchunk run.max_steps=200 learner.horizon=2 learner.num_samples=4 learner.velocity_net.width=16 "
+    + "learner=qchunk run.max_steps=120 learner.horizon=2 learner.num_samples=4 learner.velocity_net.width=16 "
     "learner.pretrain_updates=5 learner.utd_ratio=0.1 learner.batch_size=16",
     "ppo": GLOW
-    + "learner=ppo run.max_steps=200 learner.update_epochs=2 learner.pretrain_updates=5 run.keep_episodes=true",
+    + "learner=ppo run.max_steps=120 learner.update_epochs=2 learner.pretrain_updates=5 run.keep_episodes=true",
 }
 TRUTH = {
     "env/success_once",
@@ -340,7 +340,7 @@ HOPELESS = " env.goal=9 audit.fraction=1"  # no lamp gets there
 def test_a_judge_that_is_pleased_without_success_stops_the_run(tmp_path: Path, model: Any, learner: str):
     words = f"{LEARNERS[learner]} judge={model(0.45)}" + HOPELESS
     end = run(tmp_path / "run", words)
-    assert end.episodes <= 8 and end.step < 200
+    assert end.episodes <= 8 and end.step < 120
     assert end.alarm is not None and "100% [100-100] of the judge's successes are false" in end.alarm
     assert curve(tmp_path / "run")[-2]["audit/alarm"] == 1
     assert (tmp_path / f"run/checkpoints/{end.step:012d}").is_dir() and (
@@ -362,7 +362,7 @@ def test_a_judge_that_misses_successes_stops_the_run(tmp_path: Path, model: Any)
 
 def test_a_run_may_go_on_in_spite_of_the_alarm(tmp_path: Path, model: Any):
     end = run(tmp_path / "run", f"{LEARNERS['ppo']} judge={model(0.3)} audit.on_alarm=warn" + HOPELESS)
-    assert end.step >= 200 and end.alarm is not None
+    assert end.step >= 120 and end.alarm is not None
 
 
 def test_what_the_alarm_noted_survives_a_stop(tmp_path: Path, model: Any):
@@ -374,7 +374,8 @@ def test_what_the_alarm_noted_survives_a_stop(tmp_path: Path, model: Any):
 
 
 def test_a_stop_within_the_first_rounds_after_cloning_changes_nothing(tmp_path: Path):
-    words = f"{LEARNERS['ppo']} learner.critic_warmup_iterations=3 demos.store={demonstrations(tmp_path / 'demos')}"
+    words = f"{LEARNERS['ppo']} learner.critic_warmup_iterations=3 run.max_steps=200 "
+    words += f"demos.store={demonstrations(tmp_path / 'demos')}"
     run(tmp_path / "whole", words)
     for rounds in (1, 1, None):
         run(tmp_path / "parts", words if not (tmp_path / "parts").exists() else "", rounds=rounds)
@@ -450,7 +451,7 @@ def test_the_ends_that_the_old_model_saw_are_no_ends_to_the_new(tmp_path: Path, 
 
 def test_after_a_model_that_was_of_no_use_the_one_before_may_return(tmp_path: Path, model: Any):
     lenient, blind, demos = model(0.3), model(1.5), demonstrations(tmp_path / "demos")
-    run(tmp_path / "run", f"{LEARNERS['sac']} judge={lenient} demos.store={demos} run.max_steps=200", rounds=1)
+    run(tmp_path / "run", f"{LEARNERS['sac']} judge={lenient} demos.store={demos} run.max_steps=120", rounds=1)
     with_judge(RunFolder.reopen(tmp_path / "run"), [f"judge.model={blind}"])
     with pytest.raises(JudgeError, match="sees success in none"):
         run(tmp_path / "run")
