@@ -56,11 +56,11 @@ def test_it_learns_to_answer_the_state():
     rewards = []
     for _ in range(12):
         state = rng.uniform(-0.5, 0.5, (6, 64, 1)).astype(np.float32)
-        actions = np.stack([learner.act(Observation({}, s), explore=True) for s in state[:-1]])
+        actions = np.stack([learner.act(Observation({}, s), learner.rng) for s in state[:-1]])
         reward = 1 - (actions - state[:-1])[..., 0] ** 2
         learner.update(round_of(reward, [5] * 64, [False] * 64, state, actions))
         rewards.append(reward.mean())
-    told = learner.act(Observation({}, np.array([[0.4], [-0.4]], np.float32)), explore=False)[:, 0]
+    told = learner.act(Observation({}, np.array([[0.4], [-0.4]], np.float32)), None)[:, 0]
     assert rewards[-1] > rewards[0] + 0.2
     assert told[0] > 0.15 and told[1] < -0.15
 
@@ -130,7 +130,7 @@ def test_cloning_approaches_the_demonstrated_actions_and_explores_less():
     rng, learner = np.random.default_rng(0), Ppo(PpoConfig(hidden_dims=(16,), pretrain_lr=1e-2), EnvSpec(1, 2, {}))
     before = {name: tensor.clone() for name, tensor in learner.net.state_dict().items()}
     losses = [learner.bc_update(demonstrated(rng)) for _ in range(200)]
-    told = learner.act(Observation({}, np.array([[0.8], [-0.8]], np.float32)), explore=False)
+    told = learner.act(Observation({}, np.array([[0.8], [-0.8]], np.float32)), None)
     after = learner.net.state_dict()
     assert losses[-1] < losses[0]
     assert told[:, 0] == pytest.approx([0.4, -0.4], abs=0.1)

@@ -30,7 +30,7 @@ def test_it_finds_the_best_action_of_a_bandit():
     rng, learner = torch.Generator().manual_seed(0), Sac(SacConfig(hidden_dims=(32, 32), lr=1e-2), SPACES)
     losses = [learner.update(bandit(rng))["loss/critic"] for _ in range(150)]
     state = np.array([[0.4, 0.0], [-0.4, 0.3]], np.float32)
-    assert np.abs(learner.act(Observation({}, state), explore=False)[:, 0] - state[:, 0]).max() < 0.15
+    assert np.abs(learner.act(Observation({}, state), None)[:, 0] - state[:, 0]).max() < 0.15
     assert losses[-1] < 0.05 < losses[0]
 
 
@@ -47,7 +47,7 @@ def test_with_a_weight_the_actor_clones_demonstrations_and_nothing_else(part: in
         parts = torch.where(shown, part, 1)
         learner.update(Batch(**{**vars(batch), "actions": actions, "reward": reward, "part": parts}))
     state = np.zeros((1, 2), np.float32)
-    assert learner.act(Observation({}, state), explore=False)[0, 0] == pytest.approx(acts, abs=0.25)
+    assert learner.act(Observation({}, state), None)[0, 0] == pytest.approx(acts, abs=0.25)
 
 
 def test_at_first_the_actor_may_only_clone_and_then_follows_the_critics():
@@ -61,7 +61,7 @@ def test_at_first_the_actor_may_only_clone_and_then_follows_the_critics():
             actions = torch.where(shown[:, None], torch.full_like(batch.actions, 0.6), batch.actions)
             reward, parts = 1 - (actions[:, 0] + 0.6).square(), (~shown).long()
             learner.update(Batch(**{**vars(batch), "actions": actions, "reward": reward, "part": parts}))
-        acts.append(learner.act(Observation({}, state), explore=True)[:, 0])
+        acts.append(learner.act(Observation({}, state), learner.rng)[:, 0])
     cloned, followed = acts
     assert abs(cloned.mean() - 0.6) < 0.1 and cloned.std() < 0.15  # exploring, too
     assert abs(followed.mean() + 0.6) < 0.3
@@ -123,7 +123,7 @@ def test_it_learns_from_pixels():
         mask = torch.ones(32, 1).bool()
         learner.update(Batch(images, empty, actions, mask, reward, torch.zeros(32), images, empty, none, none, none))
     shown = np.stack([np.full((16, 16, 3), value, np.uint8) for value in (25, 230)])
-    dark, light = learner.act(Observation({"front": shown}, np.zeros((2, 0), np.float32)), explore=False)[:, 0]
+    dark, light = learner.act(Observation({"front": shown}, np.zeros((2, 0), np.float32)), None)[:, 0]
     assert light - dark > 0.8
 
 
@@ -164,8 +164,8 @@ def test_a_discrete_gripper_finds_the_best_action_of_a_bandit():
         learner.update(gripper_bandit(rng))
     state = np.array([[0.4, -0.3], [-0.4, 0.3], [0.1, -0.2]], np.float32)
     for explore in (False, True):
-        assert learner.act(Observation({}, state), explore=explore)[:, 1].tolist() == [-1, 1, -1]
-    assert np.abs(learner.act(Observation({}, state), explore=False)[:, 0] - state[:, 0]).max() < 0.2
+        assert learner.act(Observation({}, state), learner.rng if explore else None)[:, 1].tolist() == [-1, 1, -1]
+    assert np.abs(learner.act(Observation({}, state), None)[:, 0] - state[:, 0]).max() < 0.2
 
 
 def test_the_grasp_critic_learns_by_double_dqn():
@@ -198,7 +198,7 @@ def test_a_discrete_gripper_clones_demonstrations():
         actions = torch.cat([batch.actions[:, :1], -torch.ones(128, 1)], dim=1)
         learner.update(Batch(**{**vars(batch), "actions": actions, "reward": torch.zeros(128)}))
     state = np.float32(np.random.default_rng(0).uniform(-0.5, 0.5, (20, 2)))
-    assert (learner.act(Observation({}, state), explore=False)[:, 1] == -1).all()
+    assert (learner.act(Observation({}, state), None)[:, 1] == -1).all()
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -212,7 +212,7 @@ def test_the_policy_of_a_discrete_gripper_is_saved_and_acts_as_the_learner(tmp_p
     rng = np.random.default_rng(0)
     images = {"front": rng.integers(0, 256, (30, 16, 16, 3), np.uint8)}
     seen = Observation(images, rng.normal(size=(30, 2)).astype(np.float32))
-    expected = learner.act(seen, explore=False)
+    expected = learner.act(seen, None)
     actions = np.concatenate([policy.predict(seen[n], Normalizer.identity(2, 3)) for n in range(30)])
     assert np.allclose(actions, expected, atol=1e-5) and set(actions[:, 2]) <= {-1, 0, 1}
 

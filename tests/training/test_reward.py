@@ -113,7 +113,7 @@ def test_ood_episodes_are_told(tmp_path: Path):
     assert "its frames look like no training frames" in labels.ood and labels.withheld
 
 
-@pytest.mark.parametrize("learner", slow_but("sac", of=LEARNERS))
+@pytest.mark.parametrize("learner", slow_but("qchunk", of=LEARNERS))
 def test_nothing_of_the_simulators_success_reaches_the_learner(tmp_path: Path, model: Any, learner: str):
     demos = demonstrations(tmp_path / "demos")
     words = f"{LEARNERS[learner]} judge={model(0.5)} audit.on_alarm=warn demos.store={demos}"

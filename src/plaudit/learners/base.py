@@ -229,6 +229,15 @@ class LearnerBase(Stateful):
         super().load_state_dict(state)
         self._graphs = None
 
+    def rollout_rng(self, *, explore: bool) -> torch.Generator:
+        """The randomness of one rollout, apart from that of updates.
+
+        A rollout takes more or fewer steps by the simulator's success, which must not change what is learned: a
+        simulation is stepped on after a success, to tell an early one from a false one.
+        """
+        seed = int(torch.randint(2**31, (1,), generator=self.rng, device=self.device)) if explore else EVAL_SEED
+        return torch.Generator(self.device).manual_seed(seed)
+
     @property
     def components(self) -> Mapping[str, nn.Module]:
         """The modules whose weights the robot's policy takes, by the policy's names for them."""

@@ -53,7 +53,7 @@ class Dagger(LearnerBase):
 
     def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout: a chunk is sampled from the observations of N envs, and its first half is executed."""
-        rng = self.rng if explore else torch.Generator(self.device).manual_seed(0)
+        rng = self.rollout_rng(explore=explore)
         return act_by_chunks(partial(self.plan, rng=rng), -(-self.config.horizon // 2))
 
     def plan(self, observation: Observation, rng: torch.Generator) -> FloatArray:

@@ -90,7 +90,7 @@ class Dsrl(CriticLearner):
 
     def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout: every h steps the noise is chosen for the observations of N envs; h actions are executed."""
-        rng = self.rng if explore else torch.Generator(self.device).manual_seed(EVAL_SEED)
+        rng = self.rollout_rng(explore=explore)
         return act_by_chunks(partial(self.plan, rng=rng, explore=explore), self.config.backup_horizon)
 
     def plan(self, observation: Observation, rng: torch.Generator, *, explore: bool) -> FloatArray:

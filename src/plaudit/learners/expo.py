@@ -90,7 +90,7 @@ class Expo(CriticLearner):
 
     def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout: every h steps a chunk is chosen for the observations of N envs; h actions are executed."""
-        rng = self.rng if explore else torch.Generator(self.device).manual_seed(EVAL_SEED)
+        rng = self.rollout_rng(explore=explore)
         return act_by_chunks(partial(self.plan, rng=rng), self.config.backup_horizon)
 
     def plan(self, observation: Observation, rng: torch.Generator) -> FloatArray:

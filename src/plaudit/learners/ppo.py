@@ -85,14 +85,14 @@ class Ppo(LearnerBase):
 
     def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout: observations of N envs -> actions [N, A]."""
-        return partial(self.act, explore=explore)
+        return partial(self.act, rng=self.rollout_rng(explore=True) if explore else None)
 
-    def act(self, observation: Observation, *, explore: bool) -> FloatArray:
-        """Actions [N, A] for N observations."""
+    def act(self, observation: Observation, rng: torch.Generator | None) -> FloatArray:
+        """Actions [N, A] for N observations. rng: of the noise that explores; None: without noise"""
         with torch.inference_mode():
             mean = self.net.actor(self.net.actor_encoder(self.tensors(observation)))
-            if explore:
-                noise = torch.randn(mean.shape, generator=self.rng, device=self.device)
+            if rng is not None:
+                noise = torch.randn(mean.shape, generator=rng, device=self.device)
                 mean = mean + self.net.log_std.exp() * noise
         return mean.cpu().numpy()
 

@@ -86,7 +86,7 @@ class QChunk(CriticLearner):
 
         Sampling chunks is what explores, so both ways are the same but for the source of the noise.
         """
-        rng = self.rng if explore else torch.Generator(self.device).manual_seed(EVAL_SEED)
+        rng = self.rollout_rng(explore=explore)
         return act_by_chunks(partial(self.plan, rng=rng), self.config.backup_horizon)
 
     def plan(self, observation: Observation, rng: torch.Generator) -> FloatArray:

@@ -102,15 +102,15 @@ class Sac(CriticLearner):
 
     def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout: observations of N envs -> actions [N, A]."""
-        return partial(self.act, explore=explore)
+        return partial(self.act, rng=self.rollout_rng(explore=True) if explore else None)
 
-    def act(self, observation: Observation, *, explore: bool) -> FloatArray:
-        """Actions [N, A] for N observations."""
+    def act(self, observation: Observation, rng: torch.Generator | None) -> FloatArray:
+        """Actions [N, A] for N observations. rng: of the noise that explores; None: the likeliest actions"""
         with torch.inference_mode():
             obs = self.tensors(observation)
             features = self.net.actor_encoder(obs)
-            if explore:
-                actions, _ = self.net.actor(features, self._noise(len(features)))
+            if rng is not None:
+                actions, _ = self.net.actor(features, self._noise(len(features), rng))
             else:
                 actions = self.net.actor.mode(features)
             if self.net.grasp_critic is not None:
@@ -160,7 +160,7 @@ class Sac(CriticLearner):
         critic_features: from before the update of the critics, as in DrQ-v2, which saves an encoder pass
         clone_only: what it samples comes near the demonstrations, whatever the critics say
         """
-        actions, log_density = self.net.actor(features, self._noise(len(features)))
+        actions, log_density = self.net.actor(features, self._noise(len(features), self.rng))
         entropy = -log_density.detach().mean()
         actor_loss = (self.net.log_temperature.exp().detach() * log_density).mean()
         metrics = {"policy/entropy": entropy}
@@ -199,7 +199,7 @@ class Sac(CriticLearner):
         features, target_features = run_parallel(
             lambda: self.net.actor_encoder(next_obs), lambda: self.net.target_critic_encoder(next_obs)
         )
-        actions, _ = self.net.actor(features, self._noise(len(batch.reward)))
+        actions, _ = self.net.actor(features, self._noise(len(batch.reward), self.rng))
         subset = sample_critics(self.config.num_subsample_critics, self.config.num_critics, self.rng)
         values = [self.net.target_critic(target_features, actions, subset).amin(dim=0)]
         if self.net.grasp_critic is not None and self.net.target_grasp_critic is not None:
@@ -254,5 +254,5 @@ class Sac(CriticLearner):
             seed=seed,
         )
 
-    def _noise(self, count: int) -> Tensor:
-        return torch.randn(count, self._arm, generator=self.rng, device=self.device)
+    def _noise(self, count: int, rng: torch.Generator) -> Tensor:
+        return torch.randn(count, self._arm, generator=rng, device=self.device)

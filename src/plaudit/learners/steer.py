@@ -74,9 +74,7 @@ class Steer(CriticLearner):
 
     def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout in simulation: the policy is sampled for one environment after the other."""
-        seed = EVAL_SEED
-        if explore:
-            seed = int(torch.randint(2**31, (1,), generator=self.rng, device=self.device))
+        seed = self.rollout_rng(explore=explore).initial_seed()
         base = Candidates(self.config.base_spec.on(str(self.device)), seed, self.env_spec.action_dim)
 
         def plan(observation: Observation) -> FloatArray:

@@ -83,7 +83,7 @@ class WeightedBC(LearnerBase):
 
     def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout: a chunk is sampled from the observations of N envs and executed."""
-        rng = self.rng if explore else torch.Generator(self.device).manual_seed(EVAL_SEED)
+        rng = self.rollout_rng(explore=explore)
         return act_by_chunks(partial(self.plan, rng=rng), self.config.action_horizon)
 
     def plan(self, observation: Observation, rng: torch.Generator) -> FloatArray:
