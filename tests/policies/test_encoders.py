@@ -129,7 +129,7 @@ def test_no_update_changes_a_frozen_encoder_and_each_frame_is_encoded_once(kind:
     assert frozen.fingerprint == fingerprint
     encoded.clear()
     seen = frames(3)
-    learner.act(Observation(seen, np.zeros((3, 3), np.float32)), explore=True)
+    learner.act(Observation(seen, np.zeros((3, 3), np.float32)), learner.rng)
     features = frozen.encode({camera: np.concatenate([images, images[:1]]) for camera, images in seen.items()})
     assert encoded == [3, 3]  # two cameras
     whole = frozen({camera: torch.from_numpy(images) for camera, images in seen.items()})
