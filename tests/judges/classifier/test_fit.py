@@ -25,7 +25,7 @@ from plaudit.judges.classifier.dataset import SPLITS, RewardDataset, add_blank_n
 from plaudit.judges.classifier.fit import RememberingModel, TrainResult
 from plaudit.judges.classifier.judge import ClassifierJudge, load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
-from plaudit.judges.classifier.training import balanced_batch
+from plaudit.judges.classifier.training import OnlineFeatures, balanced_batch
 from plaudit.judges.epochs import EpochMetrics, StepMetrics, TrainingInterrupted
 from plaudit.training.reward_model import train_and_save, work_folder
 from plaudit.types import Episode, Labels, Observation
@@ -219,6 +219,23 @@ def test_frames_that_show_nothing_are_learned_as_failures(squares):
     assert set(blanks) <= set(parts["train"]) and not longer.target[blanks].any()
     assert np.array_equal(longer.images["front"][: len(table)], table.images["front"])
     assert (longer.images["front"][blanks[0]] == 0).all()
+
+
+def test_noise_is_learned_as_it_is_and_at_several_grains(squares):
+    table = RewardDataset.from_store(squares)
+    longer, _ = add_blank_negatives(table, split(table, seed=0), seed=0)
+    blanks = np.flatnonzero(longer.episode < 0)
+    noise = longer.images["front"][blanks[len(blanks) // 2 :]].astype(int)
+    assert noise.std(axis=(1, 2, 3)).min() > 50
+    steps = np.abs(np.diff(noise, axis=2)).mean(axis=(1, 2, 3))  # between neighbors: a coarse grain repeats them
+    assert steps.min() < 20 and steps.max() > 70
+    member = model.build_member(CONFIG, CONFIG.classifier_config(longer.cameras, 0), 0)
+    features = OnlineFeatures(member, longer, CONFIG)
+    rows = np.concatenate([blanks, longer.rows_of([0])])
+    trained = features.train_batch(rows[:, None], torch.Generator().manual_seed(0))["front"]
+    shown = features.eval_batch(rows)["front"]
+    same = [torch.allclose(*pair, atol=1e-3) for pair in zip(trained, shown, strict=True)]
+    assert all(same[: len(blanks)]) and not any(same[len(blanks) :])
 
 
 def test_neighbours_are_thinned_to_a_rate(squares):

@@ -235,7 +235,7 @@ def add_blank_negatives(
     """Add training frames that show nothing, as failures: recordings do not have a covered, dark or broken camera, and
     it must not be rewarded. They are episodes of one frame with ids below 0."""
     rng = np.random.default_rng([seed, 2])
-    count = max(16, len(splits["train"]) // 50)
+    count = max(16, len(splits["train"]) // 25)
     images = {}
     for camera, frames in table.images.items():
         images[camera] = _memmap((len(frames) + count, *frames.shape[1:]), cache_dir)
@@ -257,12 +257,16 @@ def add_blank_negatives(
 
 
 def blank_images(rng: np.random.Generator, count: int, shape: tuple[int, ...]) -> ByteArray:
-    """Plain colors, from black to white, and noise, half of each."""
+    """Plain colors, from black to white, and noise with a grain of 1 to 8 pixels, half of each."""
     plain = rng.integers(0, 256, (count, 1, 1, 1)) + rng.integers(-20, 21, (count, 1, 1, 3))
     plain[: count // 8], plain[count // 8 : count // 4] = 0, 255
-    noisy = np.broadcast_to(np.clip(plain, 0, 255), (count, *shape)).astype(np.uint8)
-    noisy[count // 2 :] = rng.integers(0, 256, (count - count // 2, *shape), np.uint8)
-    return noisy
+    images = np.broadcast_to(np.clip(plain, 0, 255), (count, *shape)).astype(np.uint8)
+    height, width = shape[:2]
+    for number in range(count // 2, count):
+        grain = 2 ** (number % 4)
+        noise = rng.integers(0, 256, (height // grain + 1, width // grain + 1, 3), np.uint8)
+        images[number] = noise.repeat(grain, axis=0).repeat(grain, axis=1)[:height, :width]
+    return images
 
 
 def _sizes(store: Store, ids: Sequence[int], cameras: Sequence[str]) -> dict[str, Size]:

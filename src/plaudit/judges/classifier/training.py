@@ -67,7 +67,9 @@ class OnlineFeatures:
     def train_batch(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
         """For training, augmented: camera -> [B * num_frames, C, h, w] of rows [B, num_frames]."""
         batch, num_frames = windows.shape
-        changes = draw_changes(batch, self._augment, rng).repeat_interleave(num_frames, dim=0)
+        changes = draw_changes(batch, self._augment, rng)
+        changes[torch.from_numpy(self._table.episode[windows[:, 0]] < 0)] = 0  # blanks: resampled noise is no noise
+        changes = changes.repeat_interleave(num_frames, dim=0)
         rows = windows.reshape(-1)
         return {c: self._model.encode(augment(self._pixels(c, rows), changes), c) for c in self._model.config.cameras}
 
