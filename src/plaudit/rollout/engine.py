@@ -312,7 +312,7 @@ class EngineBase:
         self._latencies: deque[LatencyStats] = deque(maxlen=MAX_EPISODES)
         self._stopping = threading.Event()
         self.recording: EpisodeBuffer | None = None  # the running episode
-        self.preview: EpisodeBuffer | None = None  # a row and no step, for `look`; None: nobody wants to see it
+        self.preview: EpisodeBuffer | None = None  # a row and no step, for `look`; None: no viewer
         self._until: Callable[[], str] = str  # asked for a reason to end the current episode; str() is none
         self.emergency_stop = EmergencyStop()  # for whoever watches the robot; no episode begins while it is engaged
 

@@ -236,7 +236,7 @@ class InferenceProcess:
             row = self._newest_row()
 
     def _fate(self, buffer: EpisodeBuffer, chunk: ActionChunk) -> int:
-        """Whether a chunk that was just inferred is of use: nobody has taken over meanwhile, and it is not over."""
+        """Whether a chunk that was just inferred is still used: no takeover, and the episode goes on."""
         row, now = chunk.start_step, buffer.num_commands
         was_driven = row > 0 and buffer.control_mode[row - 1] == HUMAN
         if not was_driven and (buffer.control_mode[row:now] == HUMAN).any():

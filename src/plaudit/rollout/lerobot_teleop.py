@@ -173,7 +173,7 @@ class Phone:
         self._rotation: Any = None
 
     def displacement(self, action: Mapping[str, Any], seconds: float) -> tuple[FloatArray, bool]:
-        """[7] displacement in a tick of so many seconds, and whether the button is held."""
+        """[7] displacement in a tick of this many seconds, and whether the button is held."""
         command = np.zeros(NUM_DISPLACEMENTS, np.float32)
         inputs = action.get("phone.raw_inputs", {})
         buttons = float(inputs.get("reservedButtonA", 0)) - float(inputs.get("reservedButtonB", 0))

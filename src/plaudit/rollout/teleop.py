@@ -57,7 +57,7 @@ class TeleopConfig(Config):
         raise NotImplementedError(f"{type(self).__name__} has no build()")
 
     def resumed(self, acted_s: float) -> Self:
-        """The same for a run in which a person has acted for so many seconds before."""
+        """The same for a run in which a person has acted for this many seconds before."""
         return self
 
 
@@ -85,7 +85,7 @@ class SharedKeys:
             self.descriptor = self._writes = None
 
     def put(self, keys: str) -> None:
-        """Pass on what was pressed; keys that nobody takes are dropped when the pipe is full."""
+        """Pass on what was pressed; unused keys are dropped when the pipe is full."""
         if self._writes is not None:
             with suppress(BlockingIOError):
                 os.write(self._writes, keys.encode())

@@ -152,7 +152,7 @@ def check_noise(config: TrainingConfig, learner: Any, env: VecEnv) -> None:
 
 
 def make_eval_env(config: TrainingConfig, learner: Learner, judge: LiveJudge | None = None) -> VecEnv:
-    """The run's task for its evaluations. Cameras that nobody looks at are not rendered."""
+    """The run's task for its evaluations. Unused cameras are not rendered."""
     env, episodes, seen = config.simulation, config.evaluation.episodes, learner.env_spec.cameras
     if judge is not None and config.judge.config.sees_images:
         seen = env.cameras

@@ -197,7 +197,7 @@ def tune_and_save(
 
 
 def tune_verdict(tuned: TuneResult, target: Path) -> Verdict:
-    """What is known of an adapter before it was calibrated, for its page and its command."""
+    """Facts about an adapter before its calibration, for its page and its command."""
     after, before = tuned.metrics.roc_auc, tuned.before.roc_auc
     why = f"ROC AUC on the {tuned.metrics.episodes} episodes that chose the epoch: {after:.3f} (before: {before:.3f})."
     result = "Not better than before."

@@ -64,9 +64,9 @@ ONE = episode([0.5, 0.7], padded="last")  # one frame, so one value
     [
         (reply([[0.5, 0.6]]), "with a list of 2 for 1 frames"),
         (reply([]), "with a list of 0 for 1 samples"),
-        (reply([[float("nan")]]), "with nan, which is no number"),
-        (reply([["0.5"]]), "with '0.5', which is no number"),
-        (reply([[True]]), "with True, which is no number"),
+        (reply([[float("nan")]]), "with nan, which is not a number"),
+        (reply([["0.5"]]), "with '0.5', which is not a number"),
+        (reply([[True]]), "with True, which is not a number"),
         (reply([[7.0]]), "set values=seconds if it serves seconds"),
         (reply([[0.5]], [[1.5]]), "a probability outside of 0 to 1"),
         (http(b"{}"), "is it a server of Robometer"),

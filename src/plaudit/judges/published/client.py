@@ -205,6 +205,6 @@ def _last_values(where: str, tree: Any, group: str, name: str, prefixes: Sequenc
             raise JudgeError(f"{where} answered {name} with {brief(row)} for {len(frames)} frames")
         value = row[-1]
         if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-            raise JudgeError(f"{where} answered {name} with {brief(value)}, which is no number")
+            raise JudgeError(f"{where} answered {name} with {brief(value)}, which is not a number")
         last.append(float(value))
     return np.array(last)

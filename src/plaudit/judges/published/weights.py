@@ -72,7 +72,7 @@ def load_published(
     """
     if not folder.is_dir():
         raise JudgeError(
-            f"{folder} is no folder. Nothing is downloaded here: fetch the model first (hf download REPO --local-dir "
+            f"{folder} is not a folder. Nothing is downloaded here: fetch the model first (hf download REPO --local-dir "
             "FOLDER) and name that folder"
         )
     names = (*heads, *optional)
