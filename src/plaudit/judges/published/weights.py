@@ -72,8 +72,8 @@ def load_published(
     """
     if not folder.is_dir():
         raise JudgeError(
-            f"{folder} is not a folder. Nothing is downloaded here: fetch the model first (hf download REPO --local-dir "
-            "FOLDER) and name that folder"
+            f"{folder} is not a folder. Nothing is downloaded here: fetch the model first (hf download REPO "
+            "--local-dir FOLDER) and name that folder"
         )
     names = (*heads, *optional)
     if (folder / ADAPTER).is_file():
