@@ -115,6 +115,8 @@ def _annotation(parameter: Parameter, hint: Any, help: str | None) -> Any:
         settings |= {"callback": finite} if is_option and "callback" not in settings else {}
     if not is_option:
         return Annotated[kind, typer.Argument(**settings)]
+    if list[str] in (kind, *get_args(kind)):
+        settings.setdefault("metavar", "<str>")  # of one value; typer shows the type in Python's words
     if not names and parameter.default is False:
         names = (f"--{parameter.name.replace('_', '-')}",)  # without a --no- form
     return Annotated[kind, typer.Option(*(names or NAMES.get(parameter.name, ())), **settings)]
@@ -258,7 +260,7 @@ Fps = Annotated[float, Option(min=0, max=MAX_FPS, callback=frame_rate)]
 # Options of several commands.
 IMAGES_HELP = "How frames are stored: raw, lossless, jpeg:90, video:18; for one camera: video,wrist=lossless."
 StoreImages = Annotated[str | None, Option(metavar="CODEC", show_default="raw", help=IMAGES_HELP)]
-Overrides = Annotated[list[str] | None, Option(metavar="[KEY=VALUE]...")]
+Overrides = Annotated[list[str] | None, Option(metavar="KEY=VALUE")]
 Robot = Annotated[str, Option(help="igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")]
 PolicyYaml = Annotated[Path, Option("--policy_yaml", "--policy-yaml")]
 Algorithm = Annotated[

@@ -30,7 +30,7 @@ def serve(
     folders: Annotated[
         list[Path] | None,
         Option(
-            metavar="[STORE|RUN|FOLDER]...",
+            metavar="STORE|RUN|FOLDER",
             help="Stores, runs, judges or folders that contain them; by default the current folder.",
         ),
     ] = None,
