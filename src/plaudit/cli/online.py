@@ -219,8 +219,10 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
         counts = f"{state.episodes:,} episodes, {state.updates:,} updates, policy v{state.policy.version}"
         success = f"{evaluated} true success on eval seeds" if evaluated else ""
         try:
-            run.close()
-            report = write_run_report(run.path)
+            err.print("writing the report")
+            with _report_first():
+                run.close()
+                report = write_run_report(run.path)
             out.print(run_verdict(RunData.load(run.path)))
             out.print(f"{run.path}: {counts}{success}{corrected_success(state.judge_metrics)}; see {report}")
         except OSError as error:  # a full disk may be what ended it
@@ -236,6 +238,21 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
         stops = run.config.audit.on_alarm == "stop"
         tell("alarm" if stops else "warning", trainer.state.alarm)
         raise typer.Exit(1 if stops else 0)
+
+
+@contextmanager
+def _report_first() -> Iterator[None]:
+    """The first Ctrl-C while the report is written is answered with a message; the second one interrupts."""
+    asked: list[int] = []  # signals
+
+    def interrupt(number: int, _: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        err.print("the report is written first; Ctrl-C again leaves it out")
+
+    with on_ctrl_c(interrupt):
+        yield
 
 
 @contextmanager
