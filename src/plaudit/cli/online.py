@@ -13,7 +13,18 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.live import Live
 
-from plaudit.cli.common import corrected_success, err, on_ctrl_c, out, progress, run_app, stop, tell, with_stores
+from plaudit.cli.common import (
+    corrected_success,
+    err,
+    on_ctrl_c,
+    out,
+    progress,
+    run_app,
+    stop,
+    tell,
+    with_stores,
+    writing_report,
+)
 from plaudit.cli.options import (
     Algorithm,
     AllowUntrained,
@@ -219,8 +230,7 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
         counts = f"{state.episodes:,} episodes, {state.updates:,} updates, policy v{state.policy.version}"
         success = f"{evaluated} true success on eval seeds" if evaluated else ""
         try:
-            err.print("writing the report")
-            with _report_first():
+            with writing_report():
                 run.close()
                 report = write_run_report(run.path)
             out.print(run_verdict(RunData.load(run.path)))
@@ -238,21 +248,6 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
         stops = run.config.audit.on_alarm == "stop"
         tell("alarm" if stops else "warning", trainer.state.alarm)
         raise typer.Exit(1 if stops else 0)
-
-
-@contextmanager
-def _report_first() -> Iterator[None]:
-    """The first Ctrl-C while the report is written is answered with a message; the second one interrupts."""
-    asked: list[int] = []  # signals
-
-    def interrupt(number: int, _: Any) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-        err.print("the report is written first; Ctrl-C again leaves it out")
-
-    with on_ctrl_c(interrupt):
-        yield
 
 
 @contextmanager
