@@ -1,5 +1,6 @@
 """The commands on data, as a user types them."""
 
+import io
 import json
 import os
 import pickle
@@ -15,7 +16,7 @@ from PIL import Image
 
 from command import plaudit
 from conftest import counting_episode, labeled_store
-from plaudit.cli.common import ProgressBar, epochs_bar, progress
+from plaudit.cli.common import PlainConsole, ProgressBar, epochs_bar, progress
 from plaudit.data.store import Store
 from plaudit.judges.epochs import EpochMetrics
 from processes import start_plaudit
@@ -204,6 +205,19 @@ def test_what_goes_beyond_its_total_has_no_time_left(monkeypatch, capsys):
         clock.now += 20
         lines.update(done)
     assert capsys.readouterr().err.splitlines()[-1].endswith("32 of 30 (107%), 0:00:40 elapsed, about 0:00:00 left")
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_bar_with_a_long_text_is_not_cut(columns, monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr("plaudit.cli.common.err", PlainConsole(file=screen, width=columns, force_terminal=True))
+    bar = ProgressBar("training", 3_000_000)
+    words = "success 1% in training, 2% on eval seeds, collected 7 of 200 successes and 200 of 200 failures"
+    bar.update(28_800, words)
+    bar.close()
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    assert "28800/3000000" in shown and "-:--:--" in shown and "…" not in shown
+    assert set(words.split()) <= set(shown.split())
 
 
 def test_a_training_tells_its_epochs_and_estimates_by_those_of_this_run(monkeypatch, capsys):

@@ -72,6 +72,12 @@ def test_an_example_is_copied_and_nothing_is_overwritten(tmp_path):
     assert (tmp_path / "other.yaml").read_text() == written
 
 
+def test_a_copy_of_rlinfs_guide_comes_with_the_command_to_start_with(tmp_path):
+    said = plaudit("config", "copy", "rlinf", "guide", cwd=tmp_path)
+    script, recipe = re.search(r"cd guide && bash (\S+) (\S+)", said).groups()
+    assert (tmp_path / "guide" / script).is_file() and list((tmp_path / "guide").rglob(f"{recipe}.yaml"))
+
+
 def test_a_plugin_is_copied_as_a_file_or_a_folder(tmp_path):
     plaudit("config", "copy", "my_judge", cwd=tmp_path)
     plaudit("config", "copy", "my_policy", cwd=tmp_path)

@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,3 +108,23 @@ def test_the_one_that_was_started_is_ended(tmp_path, sleeper):
     assert json.loads((tmp_path / "node.json").read_text())["pid"] == sleeper.pid
     assert stop(tmp_path) is not None
     assert sleeper.wait(10) is not None
+
+
+def test_what_a_killed_node_left_behind_is_ended_and_nothing_else(tmp_path):
+    """Its first process starts two more, one of which has a file of the node's folder open."""
+    log = tmp_path / "ray/agent.log"
+    log.parent.mkdir()
+    children = f"sleep 600 >{log} & echo $!; sleep 600 >/dev/null & echo $!; wait"
+    with subprocess.Popen(["/bin/sh", "-c", children], stdout=subprocess.PIPE, start_new_session=True) as first:
+        assert first.stdout is not None
+        agent, other = (int(first.stdout.readline()) for _ in range(2))
+        write_state(tmp_path, node(first.pid))
+        first.kill()
+    try:
+        assert stop(tmp_path) is not None
+        assert began(agent) is None and began(other) is not None
+        assert stop(tmp_path) is None
+    finally:
+        for pid in (agent, other):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

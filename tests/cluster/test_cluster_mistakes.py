@@ -25,6 +25,7 @@ from plaudit.cluster.launch import NodeOptions, start, stop
 from plaudit.cluster.placement import need_ray
 from plaudit.cluster.state import NodeInfo, listeners, own_addresses, running, write_state
 from plaudit.errors import ClusterError, MissingExtra
+from pty_process import PtyProcess
 
 NODE = Path("node")  # a folder of a short name
 
@@ -114,6 +115,19 @@ def test_a_node_that_opens_the_labeling_window_is_warned_where_display_is_not_se
         monkeypatch.setenv(name, display if name == "DISPLAY" else "")
     said = plaudit("cluster", "start", "--role", role, cwd=Path(), ok=False)
     assert said.count("DISPLAY is not set, so no labeling window can be opened on this node") == warned
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["start", "--role", "inference"], ["starting", "a machine for inference needs a head"]),
+        (["check"], ["checking the cluster", "this machine belongs to no cluster"]),
+    ],
+)
+def test_a_command_that_takes_seconds_shows_that_it_works(words, shown):
+    with PtyProcess("cluster", *words, "--dir", str(NODE), cwd=Path.cwd()) as command:
+        command.expect(*shown)
+        assert command.wait() == 1
 
 
 def test_ray_that_was_imported_too_early_is_told_with_the_variables_to_set(monkeypatch):

@@ -642,6 +642,28 @@ def test_the_end_of_a_run_begins_no_retraining(tmp_path, monkeypatch):
     assert not retrainer.running
 
 
+def test_a_stopped_run_shows_that_it_waits_for_the_retraining_and_saves_the_learner_meanwhile(tmp_path):
+    words = ("audit.fraction=1.0", "judge.retrain.min_new_labels=2", "judge.retrain.min_episodes=2")
+    folder = RunFolder.open(tmp_path / "run", load_training_config("online", None, asked(tmp_path, *words)))
+    workers = LocalWorkerGroup(folder, serial=True)
+    trainer = OnlineTrainer(folder, workers)
+    awaited: list[tuple[str, ...]] = []
+    checkpoints = tmp_path / "run/checkpoints"
+    saved_before: list[bool] = []
+
+    def watch(now: OnlineState) -> bool:
+        if now.awaited:
+            awaited.append(tuple(now.awaited))
+            saved_before.append(any(checkpoints.iterdir()))
+        return not trainer.monitor.retraining
+
+    trainer.run(watch)
+    workers.close()
+    folder.close()
+    assert any("retraining" in names for names in awaited) and not trainer.monitor.retraining
+    assert saved_before[-1], "the learner waited for the retraining"
+
+
 def test_nobody_audits_the_simulator_and_nobody_is_waited_for(tmp_path):
     """Nor is a person asked, unless the config says that one audits."""
     words = [word for word in asked(tmp_path, "run.max_episodes=4") if not word.startswith("judge")]

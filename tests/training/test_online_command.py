@@ -234,6 +234,15 @@ def test_a_stopped_run_says_what_it_waits_for_and_writes_its_report_even_if_it_i
     assert told(lab)[-1] == ("ended", "aborted by Ctrl-C") and (lab / "runs/run/report.html").exists()
 
 
+def test_ctrl_c_while_the_report_is_written_does_not_lose_it(lab):
+    with PtyProcess("online", *LAMP.split(), "run.max_episodes=2", cwd=lab) as run:
+        run.expect("writing the report")
+        run.press("\x03")
+        run.expect("the report is written first; Ctrl-C again leaves it out", "see runs/run/report.html")
+        assert run.wait() == 0
+    assert (lab / "runs/run/report.html").exists()
+
+
 @pytest.mark.slow
 def test_an_operator_at_the_terminal_starts_marks_and_stops(lab):
     words = [word for word in LAMP.split() if not word.startswith("env=") and word != "--serial"]

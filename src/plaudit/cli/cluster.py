@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from plaudit.cli.common import err, out, tell
+from plaudit.cli.common import err, out, starting, tell
 from plaudit.cli.options import Count, Option, Positive, command, group
 
 cluster = group("cluster", "Start, stop and check a Ray cluster of several machines.")
@@ -31,9 +31,10 @@ def cluster_start(
     folder: Folder = None,
 ) -> None:
     """Start a node on this machine, in the background. The node with --role training is the head."""
-    from plaudit.cluster.check import next_steps
-    from plaudit.cluster.launch import NodeOptions, start
-    from plaudit.cluster.state import default_folder, firewall_command
+    with starting():  # imports torch
+        from plaudit.cluster.check import next_steps
+        from plaudit.cluster.launch import NodeOptions, start
+        from plaudit.cluster.state import default_folder, firewall_command
     from plaudit.errors import ClusterError, did_you_mean
     from plaudit.judges.human.app import has_display
     from plaudit.report.verdict import Verdict, sentence_case
@@ -99,7 +100,7 @@ def cluster_check(
     from plaudit.cluster.connect import cluster_nodes, join_cluster
     from plaudit.report.verdict import Verdict, format_count
 
-    with join_cluster(address, folder=folder):
+    with starting("checking the cluster"), join_cluster(address, folder=folder):
         results = check([node for node in cluster_nodes() if node.alive], megabytes)
     failed = [result for result in results if result.problem and not result.harmless]
     why = f"{format_count(len(results), 'check')}, {format_count(len(failed), 'problem')}."

@@ -18,6 +18,7 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment
+from rich.table import Column
 from rich.text import Text
 
 from plaudit.errors import DataError, PlauditError, UnclearDataset, without_prefix
@@ -149,6 +150,21 @@ def on_ctrl_c(handler: Callable[[int, Any], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def writing_report(doing: str = "writing the report") -> Iterator[None]:
+    """While a run's report is written: a message, and an answer to the first Ctrl-C. The second one interrupts."""
+    asked: list[int] = []  # signals
+
+    def interrupt(number: int, _: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        err.print("the report is written first; Ctrl-C again leaves it out")
+
+    with on_ctrl_c(interrupt), starting(doing):
+        yield
+
+
 class ProgressBar:
     """A progress bar on a terminal; elsewhere a line now and then, with an estimate.
 
@@ -157,8 +173,13 @@ class ProgressBar:
 
     def __init__(self, what: str, total: int):
         self._what, self._total = what, total
-        text, times = TextColumn("{task.description}", markup=False), (TimeElapsedColumn(), TimeRemainingColumn())
-        self._bar = Progress(BarColumn(), MofNCompleteColumn(), text, *times, console=err, transient=True)
+        self._bar_column = BarColumn(table_column=Column(no_wrap=True))
+        text = TextColumn(
+            "{task.description}", markup=False, table_column=Column(overflow="fold")
+        )  # wraps; others do not
+        count = MofNCompleteColumn(table_column=Column(no_wrap=True))
+        times = [kind(table_column=Column(no_wrap=True)) for kind in (TimeElapsedColumn, TimeRemainingColumn)]
+        self._bar = Progress(self._bar_column, count, text, *times, console=err, transient=True)
         self._task = self._bar.add_task(what, total=total)
         self._began = self._printed_at = monotonic()
         self._printed_tenth = 0
@@ -167,8 +188,10 @@ class ProgressBar:
     def update(self, done: float, words: str = "") -> None:
         """Move the bar, or print a line if enough time has passed."""
         if err.is_terminal:
+            text, others = words or self._what, 2 * len(str(self._total)) + 20  # widths of count, times and gaps
+            self._bar_column.bar_width = min(40, max(10, err.width - len(text) - others))
             self._bar.start()
-            self._bar.update(self._task, completed=done, description=words or self._what)
+            self._bar.update(self._task, completed=done, description=text)
             return
         now = monotonic()
         self._first = self._first or (now, done)

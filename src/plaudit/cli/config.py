@@ -88,6 +88,9 @@ def _use(name: str, path: Path) -> tuple[str, str]:
     from plaudit.config import read_yaml
     from plaudit.report.verdict import quoted
 
+    if name == "rlinf":
+        run = "bash examples/embodiment/run_embodiment.sh maniskill_collect_reward_data"
+        return "Collect reward data in it, then train as in RLinf's guide", f"cd {quoted(path)} && {run}"
     if path.suffix != ".yaml":
         return "Edit it; docs/ has a page for each kind of plugin", ""
     keys, file = read_yaml(path), quoted(path)

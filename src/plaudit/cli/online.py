@@ -13,7 +13,18 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.live import Live
 
-from plaudit.cli.common import corrected_success, err, on_ctrl_c, out, progress, run_app, stop, tell, with_stores
+from plaudit.cli.common import (
+    corrected_success,
+    err,
+    on_ctrl_c,
+    out,
+    progress,
+    run_app,
+    stop,
+    tell,
+    with_stores,
+    writing_report,
+)
 from plaudit.cli.options import (
     Algorithm,
     AllowUntrained,
@@ -219,8 +230,9 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
         counts = f"{state.episodes:,} episodes, {state.updates:,} updates, policy v{state.policy.version}"
         success = f"{evaluated} true success on eval seeds" if evaluated else ""
         try:
-            run.close()
-            report = write_run_report(run.path)
+            with writing_report():
+                run.close()
+                report = write_run_report(run.path)
             out.print(run_verdict(RunData.load(run.path)))
             out.print(f"{run.path}: {counts}{success}{corrected_success(state.judge_metrics)}; see {report}")
         except OSError as error:  # a full disk may be what ended it

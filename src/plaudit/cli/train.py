@@ -17,6 +17,7 @@ from plaudit.cli.common import (
     tell,
     training_bar,
     with_stores,
+    writing_report,
 )
 from plaudit.cli.options import Option, Overrides, app, command
 from plaudit.errors import DataError, PlauditError, PolicyError, TargetNotEmpty, did_you_mean
@@ -88,9 +89,10 @@ def train_(
     except PlauditError:
         run.discard_if_empty()
         raise
-    if not stopped():
-        record_videos(run)
-    write_run_report(run.path)
+    with writing_report("writing the report" if stopped() else "recording videos and writing the report"):
+        if not stopped():
+            record_videos(run)
+        write_run_report(run.path)
     out.print(run_verdict(RunData.load(run.path)))
     success = "not evaluated yet" if end.eval_success is None else f"{end.eval_success:.0%} success on eval seeds"
     success += corrected_success(trainer.audit.metrics())

@@ -1,7 +1,8 @@
 """Starting and stopping the node of this machine.
 
-`ray start --block` runs detached and is the parent of all processes of the node: ending it ends them, and if it is
-killed, the kernel ends them. All ports are fixed and counted from one, so that a firewall can name them. Dashboard,
+`ray start --block` runs detached and is the parent of all processes of the node: ending it ends them. If it is killed,
+the kernel ends most of them, and the next `stop` or `start` ends the others: Ray's agents live on for a minute and
+keep their ports. All ports are fixed and counted from one, so that a firewall can name them. Dashboard,
 client server, autoscaler, log monitor and usage statistics are off.
 
 Health checks are wider than Ray's defaults. A link that is down for 20 s costs nothing, and a lost machine is noticed
@@ -105,6 +106,7 @@ def start(options: NodeOptions, on_progress: Callable[[str], None] = lambda _: N
     """Start the node of this machine and wait until it has joined. If it is interrupted, nothing keeps running."""
     need_ray()
     _check(options)
+    stop(options.folder)  # one that was killed may have left processes behind, which use its ports
     is_head, ports, token = options.head is None, NodePorts(options.port), token_file(options.token)
     if options.head is not None:
         check_reachable(with_port(options.head))
@@ -174,6 +176,11 @@ def stop(folder: Path) -> NodeInfo | None:
         patience_s = STOP_TIMEOUT_S if state.can_connect(host, int(port)) else ORPHAN_STOP_TIMEOUT_S
         state.signal_process(node.pid, node.began, signal.SIGTERM)
         _wait_until_gone(node.pid, patience_s)
+    for pid in state.leftovers(folder, node):
+        state.signal_process(pid, state.began(pid) or 0, signal.SIGKILL)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while state.leftovers(folder, node) and time.monotonic() < deadline:
+        time.sleep(0.1)
     if node.closed:
         state.open_others(node.ports)
     (folder / "node.json").unlink()

@@ -174,6 +174,22 @@ def members(session: int) -> list[int]:
     return [pid for pid in psutil.pids() if session_of(pid) == session]
 
 
+def leftovers(folder: Path, node: NodeInfo) -> list[int]:
+    """Processes that outlived the first one of a node: in its session, with a file open in the node's folder. Both,
+    because the numbers of processes are used again."""
+    inside = (folder / RAY).resolve()
+
+    def works_there(pid: int) -> bool:
+        try:
+            return any(Path(file.path).is_relative_to(inside) for file in psutil.Process(pid).open_files())
+        except psutil.Error:
+            return False
+
+    if node.alive or node.boot not in ("", boot()):
+        return []
+    return [pid for pid in members(node.pid) if works_there(pid)]
+
+
 @dataclass(frozen=True)
 class Listener:
     """A socket that others may connect to."""

@@ -1,6 +1,6 @@
 """How an online run looks on a terminal: one screen that is drawn again and again, and a line a while for a log.
 
-It is 80 columns wide. A text that is longer continues on the next line; nothing is cut. Errors and alarms come last.
+It fits 80 columns. A text that is longer continues on the next line; nothing is cut. Errors and alarms come last.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ from plaudit.training.online_state import OnlineState
 if TYPE_CHECKING:  # with torch
     from plaudit.training.trainer import Trainer
 
-WIDTH = 80
+WIDTH = 78  # of 80: an echoed ^C must not wrap to a new line, which would leave a stale line above the screen
 WAITING_FOR_OPERATOR = {"gate": "the operator", "held": "release"}  # by phase
 RATE_WINDOW_S = 120.0  # over which the rate is measured for the remaining time
 

@@ -289,6 +289,11 @@ class JudgeMonitor(LedgerReader):
             audit[self._label_time.metric] = self._label_time.seconds
         return audit | cascade | self._help.metrics() | ({} if self._retrainer is None else self._retrainer.metrics())
 
+    def request_stop(self) -> bool:
+        """Tell a running training to stop, without waiting; returns whether one still runs. `refresh` starts none."""
+        self._closed = True
+        return self._retrainer is not None and self._retrainer.request_stop()
+
     def close(self) -> None:
         """Stop a running training; `refresh` starts no other. A decision it has already made counts."""
         self._closed = True

@@ -332,13 +332,13 @@ class OnlineTrainer:
         saved as soon as the learner's call is over, whatever the others are busy with."""
         w, timeout_s = self.workers, self.config.run.worker_timeout_s
         w.stop_rollout()
-        self.monitor.close()
         until, saving = w.clock() + timeout_s, False
-        while w.clock() < until and (w.busy or not saving):
+        while (self.monitor.request_stop() or w.busy or not saving) and w.clock() < until:
             if w.learner.task is None and not saving:
                 w.learner.start(self.on_learner, LearnerWorker.save_checkpoint)
                 saving = True
             self._wait_at_the_end(callback)
+        self.monitor.close()
         if w.learner.task is not None:
             lost = "what it has learned since its last checkpoint is not saved"
             self.events.failed_at_end("learner", f"the learner did not finish within {timeout_s:g} s: {lost}")
@@ -364,6 +364,6 @@ class OnlineTrainer:
         with suppress(PlauditError):
             self.workers.wait(TICK_S, lambda slot, error: self.events.failed_at_end(slot.name, str(error)))
             self.state.replay = self.workers.replay.call(ReplayBuffer.stats, self._judge)
-        self.state.awaited = self.workers.busy
+        self.state.awaited = [*self.workers.busy, *(["retraining"] if self.monitor.retraining else [])]
         self.state.elapsed_s = self._elapsed_before + time.monotonic() - self._begun
         return callback(self.state)

@@ -379,6 +379,13 @@ class Retrainer:
         failed = PromotionDecision(message=message, ledger_version=self._start[0])
         return self._write(failed, time.monotonic() - self._start[1])
 
+    def request_stop(self) -> bool:
+        """Tell the retraining to stop, without waiting; returns whether it still runs. `stop` comes after this."""
+        if self._child is None:
+            return False
+        self._child.hang_up()
+        return self._child.alive
+
     def stop(self) -> PromotionDecision | None:
         """Stop the retraining; a later `launch` continues it. Returns its decision if it was done by then."""
         if self._child is None:
