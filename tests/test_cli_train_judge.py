@@ -26,7 +26,7 @@ def test_a_run_is_stopped_by_the_alarm_and_goes_on_with_a_better_model(tmp_path:
     assert ", 2 of 3 frames at 0.01; reward: replace, binary; cameras: front 16x16" in said
     assert "of the judge's successes are false (max 10%): the policy may have learned to exploit the judge" in said
     assert ", in training 100% by the judge and 0% [0-0] corrected by the audit (95% confidence for the last " in said
-    assert "resume with: plaudit train --resume runs/run judge.model=NEW" in said
+    assert "resume with its folder as NEW: plaudit train --resume runs/run judge.model=NEW" in said
     assert "alarm: in 3 audited episodes" in plaudit("train", "--resume", "runs/run", cwd=tmp_path, ok=False)
     said = plaudit("train", "--resume", "runs/run", f"judge.model={better}", cwd=tmp_path)
     assert "alarm" not in said and "runs/run: 2" in said  # two hundred and some steps

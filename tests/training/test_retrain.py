@@ -318,8 +318,8 @@ def test_a_stage_is_trained_by_what_a_human_decides_and_replaced_by_one_that_may
     stage = weak.judge.model_copy(update={"rights": rights})
     cascade = CascadeConfig(stages=(stage, HumanJudgeConfig()), check=0.3)
     store = Store.create(tmp_path / "run")
-    for i in play(store, successes=14, decoys=24, first_seed=100):
-        store.ledger.append(i, Labels.from_cutoff(steps=STEPS, cutoff=CUTOFF if i < 14 else None, source="human"))
+    for i in play(store, successes=20, decoys=24, first_seed=100):
+        store.ledger.append(i, Labels.from_cutoff(steps=STEPS, cutoff=CUTOFF if i < 20 else None, source="human"))
     config = RetrainConfig(data=(weak.data,), min_episodes=10, train_overrides=QUICK, nice=0)
     found = Retrainer(tmp_path / "judges", stage, config, cascade=cascade).run(store)
     now = current_judge(cascade, tmp_path / "judges")
