@@ -52,6 +52,7 @@ def test_a_run_that_collects_no_success_says_so_and_what_to_do(tmp_path, monkeyp
     assert "10: success 0% in training, collected 0 of 30 successes and 2 failures" in said
     assert "data has 0 of 30 successes and 4 failures" in said
     assert "no success was collected" in said and "reward.env_reward=dense" in said
+    assert "plaudit collect data --env lift" in said
 
 
 def test_collect_with_a_config_is_a_training_run(tmp_path):

@@ -37,7 +37,7 @@ def cluster_start(
         from plaudit.cluster.state import default_folder, firewall_command
     from plaudit.errors import ClusterError, did_you_mean
     from plaudit.judges.human.app import has_display
-    from plaudit.report.verdict import Verdict, sentence_case
+    from plaudit.report.verdict import Verdict, quoted, sentence_case
     from plaudit.training.settings import ROLES, Role
 
     unknown = [name for name in role if name not in ROLES]
@@ -53,7 +53,8 @@ def cluster_start(
     options = NodeOptions(roles, folder or default_folder(), head, address, port, gpus, token, firewall)
     node = start(options, on_progress=err.print)
     state, *steps = next_steps(node).splitlines()
-    following = ("Start the others as below", "") if steps else ("Check the cluster", "plaudit cluster check")
+    check = "plaudit cluster check" + (f" --dir {quoted(folder)}" if folder else "")
+    following = ("Start the others as below", "") if steps else ("Check the cluster", check)
     started = Verdict("Usable: a node runs on this machine.", sentence_case(state), *following, tone="good")
     out.print(started, *steps, sep="\n")
     if not node.closed and not ip_address(node.address).is_loopback:  # with a loopback address Ray listens there only

@@ -98,7 +98,7 @@ def train_(
     success += corrected_success(trainer.audit.metrics())
     out.print(f"{run.path}: {end.step:,} steps, {end.episodes:,} episodes, {success}; see {run.path / 'report.html'}")
     if run.config.collect is not None:
-        _print_collected(run.config.collect)
+        _print_collected(run.config.collect, run.config.env)
     if end.alarm is not None and run.config.audit.on_alarm == "warn":
         tell("warning", end.alarm)
     elif end.alarm is not None:
@@ -127,8 +127,9 @@ def _resumed(path: Path, config: Path | None, overrides: list[str]) -> Any:
     return with_judge(run, judge) if judge else run
 
 
-def _print_collected(config: Any) -> None:
+def _print_collected(config: Any, env: Any) -> None:
     from plaudit.data.store import Store
+    from plaudit.envs.panda import PandaConfig
     from plaudit.rollout.collector import EpisodeQuota, Outcome
 
     quota = EpisodeQuota(Store.open(config.store), config.targets)
@@ -141,7 +142,8 @@ def _print_collected(config: Any) -> None:
     for outcome, what in advice.items():
         if not quota.kept[outcome] and quota.missing(outcome) != 0:
             tell("warning", f"no {outcome} was collected, and a judge learns from both kinds; {what}")
-            tell("note", f"a script can collect both: plaudit collect {config.store} --env TASK")
+            if isinstance(env, PandaConfig):
+                tell("note", f"a script can collect both: plaudit collect {config.store} --env {env.type}")
     for folders in config.folders:
         out.print(f"they are also files in {folders.success} and {folders.failure}")
     if not config.folders:
