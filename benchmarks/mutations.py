@@ -119,10 +119,10 @@ MUTATIONS = (
     Mutation(
         "update_after_alarm",
         "training/trainer.py",
-        "            if not self.audit.blocks_learning:\n                rollout.metrics",
-        "            if True:\n                rollout.metrics",
+        '            if not self.audit.blocks_learning:\n                self.phase = "updating"',
+        '            if True:\n                self.phase = "updating"',
     ),
-    Mutation("exclusion_of_demos_ignored", "training/setup.py", "labeled.ledger.extend([", "_ = list(["),
+    Mutation("exclusion_of_demos_ignored", "training/replay_buffer.py", "labeled.ledger.extend([", "_ = list(["),
 )
 
 

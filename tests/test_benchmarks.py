@@ -45,3 +45,13 @@ def test_a_name_that_is_lost_is_told_apart_from_one_that_changed(capsys, monkeyp
 @pytest.mark.parametrize("script", sorted(BENCHMARKS.glob("*.py")), ids=lambda path: path.name)
 def test_every_benchmark_tells_its_bars_in_the_same_way(script):
     assert script.name == "bars.py" or "BAR " not in script.read_text()
+
+
+def test_the_bugs_that_are_put_back_are_still_in_the_code(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    source = BENCHMARKS.parent / "src/plaudit"
+    for mutation in import_module("mutations").MUTATIONS:
+        for file, fixed, broken in mutation.edits:
+            text = (source / file).read_text()
+            assert text.count(fixed) == 1, f"{mutation.name}: its lines are not in {file} once"
+            compile(text.replace(fixed, broken), file, "exec")
