@@ -206,9 +206,7 @@ def _live(store: Path, data_set: Path | None, room: int, result: Path, send: int
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_DATA, (MOST_DATA, MOST_DATA))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
-        found = _steps(store, data_set, send)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        found = _steps(store, data_set, room, send)
         found.extra_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
         result.write_bytes(pickle.dumps(found))
     except BaseException as error:  # noqa: BLE001 - nothing may leave the child but its end
@@ -217,7 +215,10 @@ def _live(store: Path, data_set: Path | None, room: int, result: Path, send: int
     os._exit(0)
 
 
-def _steps(store: Path, data_set: Path | None, send: int) -> Found:
+READING = ("info", "check", "read", "replay", "check again", "read again")  # a full disk can be read
+
+
+def _steps(store: Path, data_set: Path | None, room: int, send: int) -> Found:
     found, outcome = Found(), Outcome()
     steps: dict[str, Callable[[], Any]] = {
         "info": lambda: look(store),
@@ -237,8 +238,11 @@ def _steps(store: Path, data_set: Path | None, send: int) -> Found:
     }
     for name, step in steps.items():
         os.write(send, f"{name} ".encode())
+        most = resource.RLIM_INFINITY if name in READING else room  # it would also limit the memory of decoders
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
         outcome.tried(name, step)
         found.episodes |= outcome.episodes
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     found.said, found.tracebacks, found.wrong = outcome.said, outcome.tracebacks, outcome.wrong
     found.at_the_end = outcome.episodes
     return found

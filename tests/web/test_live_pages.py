@@ -1,6 +1,7 @@
 """Runs while they work: their state over a socket, commands of an operator, audits answered in a browser."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -21,10 +22,12 @@ from plaudit.training.display import describe_trainer
 from plaudit.training.live import LiveSocket, ask
 from plaudit.training.trainer import Trainer
 from plaudit.types import Labeler
+from processes import PATHS
 from training_runs import create
 from waiting import wait_until
 
 EPISODES = 12
+ENVIRONMENT = {**os.environ, "PYTHONPATH": PATHS}
 RUN = [
     *("env=glow:GlowConfig", "learner=sac", "learner.hidden_dims=[8]", "learner.batch_size=8", "policy.cameras=[]"),
     *("learner.random_steps=0", "policy.inference=sequential", "policy.inference.realtime=false"),
@@ -175,7 +178,12 @@ def test_an_audit_is_answered_in_a_browser_and_the_run_followed_to_its_end(tmp_p
     command = [sys.executable, "-m", "plaudit.cli", "online", *words]
     log = (tmp_path / "log").open("w")
     run, name = tmp_path / "runs" / "run", tmp_path.name
-    with subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log) as loop, log:
+    with (
+        subprocess.Popen(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": PATHS}, stdout=log, stderr=log
+        ) as loop,
+        log,
+    ):
         try:
             ready = lambda: is_store(run / "episodes") and (run / "metrics.jsonl").exists()  # noqa: E731
             wait_until(lambda: ready() or loop.poll() is not None, 200, what="for the run")
@@ -202,7 +210,7 @@ def test_a_page_starts_and_marks_the_episodes_of_a_run(tmp_path):
     words = [*RUN[:-4], "run.max_episodes=2", "operator.sources=[web]", "--no-auto"]
     command = [sys.executable, "-m", "plaudit.cli", "online", *words]
     run, name = tmp_path / "runs" / "run", tmp_path.name
-    with subprocess.Popen(command, cwd=tmp_path) as loop:
+    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT) as loop:
         try:
             wait_until(lambda: ask(run) if run.is_dir() else None, 200, what="for the run")
             with Serving(tmp_path) as server, Browser() as browser:

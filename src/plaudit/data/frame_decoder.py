@@ -154,7 +154,11 @@ class _Worker:
     def __init__(self, size: int):
         descriptor = os.memfd_create("plaudit", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(descriptor, size)
+            try:
+                os.ftruncate(descriptor, size)
+            except OSError as error:
+                what = f"{size:,} bytes of memory for decoded frames cannot be reserved ({error.strerror})"
+                raise DataError(f"{what}; raise the limit on file sizes (ulimit -f), which counts them") from error
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self.shared = mmap.mmap(descriptor, size)
             self.process = WorkerProcess(MAX_ANSWER)
