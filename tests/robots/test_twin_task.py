@@ -70,6 +70,15 @@ def test_a_report_that_nobody_has_heard_comes_again(params):
     task.close()
 
 
+def test_a_person_who_helps_waits_for_a_policy_and_then_loses_patience(params):
+    task = TwinTask("lift", params)
+    leader = ScriptedLeader(task, ScriptedTeleopConfig(patience=10, delay=2), waits=True)
+    assert all(leader(holding=True) == (None, "") for _ in range(int(2 * PATIENCE_S * params.HZ)))
+    helps = [leader(holding=False)[0] is not None for _ in range(20)]
+    assert helps == 12 * [False] + 8 * [True]
+    task.close()
+
+
 def test_the_first_three_joints_are_forward_left_and_up_and_the_fourth_closes_the_gripper(params):
     task = TwinTask("lift", params)
     home = task.env.task_state().tip_pos[0]

@@ -99,8 +99,9 @@ def _task_and_leader(config: Any, task: str, seed: int, leader: str) -> tuple[An
     scene = TwinTask(task, config.params(), seed)
     if leader == "none":
         return scene, None
-    always = ScriptedTeleopConfig(patience=1, delay=0, duration=1_000_000)
-    return scene, ScriptedLeader(scene, always if leader == "always" else ScriptedTeleopConfig(duration=40))
+    if leader == "always":
+        return scene, ScriptedLeader(scene, ScriptedTeleopConfig(patience=1, delay=0, duration=1_000_000))
+    return scene, ScriptedLeader(scene, ScriptedTeleopConfig(duration=40), waits=True)
 
 
 def _load(name: str, params: Path | None, topics: Path | None, settings: list[str] | None) -> tuple[Any, bool]:

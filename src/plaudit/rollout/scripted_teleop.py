@@ -126,12 +126,19 @@ class ScriptedLeader:
     They command the robot's joints on its topic `teleop`, and report success or failure on its topic `operator`.
     """
 
-    def __init__(self, task: TwinTask, config: ScriptedTeleopConfig):
-        self._task, self._person = task, ScriptedTeleop(config)
+    def __init__(self, task: TwinTask, config: ScriptedTeleopConfig, *, waits: bool = False):
+        """waits: for a policy that moves the robot, which they then help"""
+        self._task, self._person, self._waits = task, ScriptedTeleop(config), waits
         self._scene = -1  # that they look at
 
-    def __call__(self) -> tuple[AnyArray | None, str]:
-        """Joint targets [J], None while the policy acts; and what they report, "" for nothing."""
+    def __call__(self, holding: bool = False) -> tuple[AnyArray | None, str]:
+        """Joint targets [J], None while the policy acts; and what they report, "" for nothing.
+
+        holding: whether nobody commands the robot
+        """
+        if holding and self._waits:
+            self._scene = -1  # they look again when a policy begins
+            return None, ""
         if self._scene != self._task.num_scenes:
             self._scene, self._ticks, self._success_ticks = self._task.num_scenes, 0, 0
             self._person.begin_episode(self._task)

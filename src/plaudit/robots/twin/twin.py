@@ -305,8 +305,9 @@ class FaultyPublisher:
         self._delayed = [item for item in self._delayed if item[0] > now]
 
 
-# Called every tick: [J] joint targets for the topic `teleop`, None for none; and what to say on `operator`.
-Leader = Callable[[], tuple[AnyArray | None, str]]
+# Called every tick with whether the joints hold because no commands arrive; returns joint targets [J] for the topic
+# `teleop`, or None, and what to say on `operator`.
+Leader = Callable[[bool], tuple[AnyArray | None, str]]
 
 
 class Twin:
@@ -423,7 +424,7 @@ class Twin:
 
     def _lead(self, leader: Leader, stamp: int) -> None:
         """Publish what a person commands and says."""
-        target, command = leader()
+        target, command = leader(self.joints.holding)
         if target is not None and self._topics.teleop is not None:
             message = messages.JointState(stamp, self._params.joint_names, target)
             self._transport.publish(self._topics.teleop, messages.JOINT_STATE, messages.encode_joint_state(message))
