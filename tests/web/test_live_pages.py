@@ -18,10 +18,12 @@ from plaudit.files import read_metrics
 from plaudit.learners.config import SacConfig
 from plaudit.learners.sac import Sac
 from plaudit.rollout.operator import OperatorCommand
+from plaudit.training.audit import CORRECTED
 from plaudit.training.display import describe_trainer
 from plaudit.training.live import LiveSocket, ask
 from plaudit.training.trainer import Trainer
 from plaudit.types import Labeler
+from plaudit.web.runs import RunReader, compare_runs
 from processes import PATHS
 from training_runs import create
 from waiting import wait_until
@@ -51,6 +53,20 @@ def live_run(folder: Path, name: str) -> Path:
     (run / "config.yaml").write_text("schedule: online\n")
     (run / "metrics.jsonl").write_text(json.dumps({"step": 10, "judge/success_once": 0.5}) + "\n")
     return run
+
+
+def test_a_judge_is_compared_with_its_correction_over_the_same_episodes(tmp_path):
+    run = live_run(tmp_path, "audited")
+    (run / "config.yaml").write_text("schedule: online\naudit: {window: 200}\n")
+    rates = {"judge/success_once": 0.7, "audit/judge_success_rate": 0.3, CORRECTED: 0.2, "env/success_once": 0.6}
+    (run / "metrics.jsonl").write_text(json.dumps({"step": 10, **rates}) + "\n")
+    (found,) = compare_runs([("audited", RunReader().load(run))])
+    assert {kind: points[-1][1] for kind, points in found["success"].items()} == {
+        "judge": 0.3,
+        "corrected by the audit": 0.2,
+        "simulator": 0.6,
+    }
+    assert found["about"].endswith("cover the last 200 episodes. The simulator's rate covers the last 50 episodes.")
 
 
 def test_a_loop_reports_its_state_until_it_ends(tmp_path):

@@ -174,9 +174,8 @@ class ProgressBar:
     def __init__(self, what: str, total: int):
         self._what, self._total = what, total
         self._bar_column = BarColumn(table_column=Column(no_wrap=True))
-        text = TextColumn(
-            "{task.description}", markup=False, table_column=Column(overflow="fold")
-        )  # wraps; others do not
+        wraps = Column(overflow="fold")  # the others do not
+        text = TextColumn("{task.description}", markup=False, table_column=wraps)
         count = MofNCompleteColumn(table_column=Column(no_wrap=True))
         times = [kind(table_column=Column(no_wrap=True)) for kind in (TimeElapsedColumn, TimeRemainingColumn)]
         self._bar = Progress(self._bar_column, count, text, *times, console=err, transient=True)

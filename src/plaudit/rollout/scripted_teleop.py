@@ -134,7 +134,7 @@ class ScriptedLeader:
     def __call__(self, holding: bool = False) -> tuple[AnyArray | None, str]:
         """Joint targets [J], None while the policy acts; and what they report, "" for nothing.
 
-        holding: whether nobody commands the robot
+        holding: whether no commands reach the robot
         """
         if holding and self._waits:
             self._scene = -1  # they look again when a policy begins

@@ -23,6 +23,7 @@ from plaudit.training.live import ask
 from plaudit.web.episodes import as_json, rewards_of
 
 if TYPE_CHECKING:  # it draws charts too
+    from plaudit.report.plots import Series
     from plaudit.report.run_data import RunData
 
 POINTS, SMALL = 400, 150  # of a curve, and of one in a small chart
@@ -120,7 +121,7 @@ def _describe_run(run: "RunData") -> dict[str, Any]:
 
     path = run.folder
     live, band = ask(path), _thinned(run.band(CORRECTED))
-    success = {label: points for label, name in SUCCESS.items() if (points := run.points(name))}
+    success = success_of(run)
     groups = {
         title: {name: _thinned(points, SMALL) for name in names if len(points := run.points(name)) > 1}
         for title, names in OTHER.items()
@@ -133,7 +134,7 @@ def _describe_run(run: "RunData") -> dict[str, Any]:
         "elapsed_s": run.last.get("time/elapsed_s", 0),
         "success": {label: _thinned(points) for label, points in success.items()},
         "band": band,
-        "about": ABOUT_INTERVALS if band else "",
+        "about": " ".join(filter(None, (_windows(run), ABOUT_INTERVALS if band else ""))),
         "markers": [list(marker) for marker in run.markers()],
         "groups": {title: curves for title, curves in groups.items() if curves},
         "latest": {name: run.latest(name) for name in run.names("judge/", "env/", "eval/", "audit/", "person/")},
@@ -150,6 +151,21 @@ def _describe_run(run: "RunData") -> dict[str, Any]:
     }
 
 
+def success_of(run: "RunData") -> "dict[str, Series]":
+    """Success rates by kind. With an audit, the judge's is of the same episodes as its correction."""
+    metrics = SUCCESS | ({"judge": "audit/judge_success_rate"} if run.points(CORRECTED) else {})
+    return {label: points for label, name in metrics.items() if (points := run.points(name))}
+
+
+def _windows(run: "RunData") -> str:
+    """Which episodes the rates in training are of, where they differ."""
+    if not (run.points(CORRECTED) and run.points(SUCCESS["simulator"])):
+        return ""
+    newest = "the last 50 episodes" if run.is_online else "the last rollout"
+    judged = f"the last {window} episodes" if (window := run.option("audit", "window")) else "the audit's window"
+    return f"The judge's rate and its correction cover {judged}. The simulator's rate covers {newest}."
+
+
 def compare_runs(runs: Sequence[tuple[str, "RunData"]]) -> list[dict[str, Any]]:
     """Curves of success and the last numbers of several runs, by metric."""
     return [
@@ -159,7 +175,8 @@ def compare_runs(runs: Sequence[tuple[str, "RunData"]]) -> list[dict[str, Any]]:
             "elapsed_s": run.last.get("time/elapsed_s", 0),
             "learner": str(run.option("learner", "type")),
             "judge": str(run.option("judge", "type")),
-            "success": {label: _thinned(points) for label, key in SUCCESS.items() if (points := run.points(key))},
+            "success": {label: _thinned(points) for label, points in success_of(run).items()},
+            "about": _windows(run),
             "verdict": as_json(run_verdict(run)),
         }
         for name, run in runs

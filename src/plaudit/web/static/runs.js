@@ -189,6 +189,7 @@ export async function comparePage({ page, crumbs, query }) {
   page.append(table(runs.map((run) => [el("a", { href: link("run", run.name) }, run.name), run.verdict.result, run.learner, run.judge,
     run.step.toLocaleString("en"), clock(run.elapsed_s), ...kinds.map((kind) => last(run, kind))]),
   ["run", "result", "learner", "judge", "steps", "time", ...kinds]));
+  page.append(el("p", { class: "muted" }, runs.find((run) => run.about)?.about ?? ""));
   page.append(el("div", { class: "halves" }, ...kinds.map((kind) => {
     const having = runs.filter((run) => run.success[kind]), width = Math.min(600, chartWidth());
     return section(`Success: ${kind}`, el("div", { class: "card" }, legend(having.map((run) => run.name)),
