@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from plaudit.config import Config, load, parse
+from plaudit.config import Config, load, parse, read_values
 from plaudit.errors import ConfigError
 from plaudit.registry import Registry
 
@@ -56,6 +56,20 @@ def test_a_file_and_overrides_make_a_frozen_tree(tmp_path):
         config.steps = 8  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "tree"),
+    [
+        (["a=1", "a.b=2", "a.c=x"], {"a": {"b": 2, "c": "x"}}),
+        (["a={b: 1}", "a={c: 2}", "a[d]=3"], {"a": {"b": 1, "c": 2, "d": 3}}),
+        (["a=[1]", "a=[2, 3e0]"], {"a": [2, 3.0]}),
+        ([r"a\.b=2026-01-01", "c=b=d", "d="], {"a.b": "2026-01-01", "c": "b=d", "d": None}),
+        (["a={b: &b {x: 1}, c: *b, d: {<<: *b, x: 2}}"], {"a": {"b": {"x": 1}, "c": {"x": 1}, "d": {"x": 2}}}),
+    ],
+)
+def test_overrides_are_keys_and_yaml_values_of_which_the_later_win(overrides, tree):
+    assert read_values(None, overrides)[0] == tree
+
+
 class Limits(Config):
     speed: Annotated[float, Field(gt=0)] | tuple[Annotated[float, Field(gt=0)], ...] | dict[str, float] = 1.0
 
@@ -98,6 +112,7 @@ def test_the_command_line_may_fill_in_what_a_file_may_not(monkeypatch):
         ("name: x", ["steps=many"], ["command line", "key 'steps' is \"many\""]),
         ("steps: 3", [], ["key 'name' is missing"]),
         ("name: [", [], ["experiment.yaml", "not valid YAML"]),
+        ("name: x\nname: y", [], ["experiment.yaml", "duplicate key name in line 2"]),
         ("- name", [], ["experiment.yaml", "a config is a mapping"]),
         ("name: ${oc.env:EMBODIED_PATH}", [], ["experiment.yaml", "EMBODIED_PATH"]),  # which is not set
         ("name: ${oc.env:HOME}", [], ["experiment.yaml: key 'name' has a template that a file may not have"]),

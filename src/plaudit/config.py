@@ -1,18 +1,17 @@
 """The typed, strict config tree: YAML or JSON in, frozen objects out.
 
 A config class derives from `Config`. An unknown key, a value of the wrong type and a missing file each give an error
-that names the key, the most similar key and the file. OmegaConf reads the file (`${other.key}`, `a.b=c` overrides),
-pydantic checks it. Values are checked as JSON in strict mode: "3" is not a number and 1 is not a boolean, but a list
-may fill a tuple and a string a path.
+that names the key, the most similar key and the file. OmegaConf fills in templates (`${other.key}`), and pydantic
+checks the values. They are checked as JSON in strict mode: "3" is not a number and 1 is not a boolean, but a list may
+fill a tuple and a string a path.
 
 A file may come from somebody else, and a few bytes of YAML can ask for gigabytes: aliases of aliases, templates of
 templates. So a file is measured before anything is built from it. A template may only name another key of the same
 file, `${a.b}`, or one of the folders in `plaudit.trust.PLACES`; OmegaConf's other templates read the environment.
 
-OmegaConf is imported where it is used: the processes of a robot read no file.
+OmegaConf is imported only where there is a template: its objects take half a millisecond for each value.
 """
 
-import io
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -39,13 +38,17 @@ OTHER_TYPE = 2  # see `_distance`
 MAX_YAML = 1 << 20  # characters; the parser does about 0.1 MB a second
 MAX_NODES = 50_000  # values of a YAML file once its aliases are written out
 MAX_NUMBER = 400  # characters of an unquoted YAML value that begins like a number: some are read in quadratic time
-MAX_FILLED = 10_000  # values of a file that OmegaConf processes, a few seconds
+MAX_FILLED = 10_000  # values of a file whose templates OmegaConf fills in, a few seconds
 MOST_LETTERS = 16 << 20  # characters of all values with templates filled in
 
+# What yaml raises for damaged text and for tagged values (`!!bool x`).
+_YAML_ERRORS = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
 _MISSING = object()
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _PLACE = re.compile(r"\$\{oc\.env:(" + "|".join(trust.PLACES) + r")(,[\w./-]*)?\}")
+_STEP = r"(?:\\[.\[\]=]|[^.\[\]=])+"  # of a key; a backslash makes a dot, a bracket or an equals sign part of it
+_OVERRIDE = re.compile(rf"({_STEP}(?:\.{_STEP}|\[{_STEP}\])*)(?:=(.*))?", re.DOTALL)
 _OTHER_KEY = re.compile(r"\$\{([\w-]+(?:\.[\w-]+)*)\}")
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -179,7 +182,7 @@ def read_values(
     typed, root: see `load`
     """
     file_tree = read_yaml(Path(path), root) if path is not None else {}
-    override_tree = _overrides(overrides)
+    override_tree = parse_overrides(overrides)
     for block in typed:
         *above, name = block.split(".")
         old, new = (_at(tree, above) for tree in (file_tree, override_tree))
@@ -188,34 +191,60 @@ def read_values(
         if None not in (chosen, before) and chosen != before:
             del old[name]
     try:
-        merged: Any = merge_overrides(file_tree, override_tree)
-    except _yaml_errors() as error:
+        merged = _fill_in(file_tree, override_tree)
+    except _YAML_ERRORS as error:
         raise ConfigError([((), f"{path or 'command line'}: {first_line(error)}")]) from error
     return merged, override_tree
 
 
-def _overrides(overrides: Sequence[str]) -> dict[str, Any]:
+def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """Parse `a.b=c` overrides one by one, so that an error names the right one."""
-    if not overrides:
-        return {}
-    from omegaconf import OmegaConf
-
-    tree = OmegaConf.create({})
+    tree: dict[str, Any] = {}
     for override in overrides:
         try:
-            if "\0" in override:
-                raise ValueError("it has a zero byte")
-            check_yaml(override.partition("=")[2])
-            override.encode()  # bytes that are not UTF-8 cannot be written to a file
-            tree.merge_with_dotlist([override])
-        except _yaml_errors() as error:
+            keys, value = _parse_override(override)
+            for key in reversed(keys):
+                value = {key: value}
+            tree = merge(tree, value)
+        except _YAML_ERRORS as error:
             text = trust.hide_secrets(override)
             text = text if len(text) <= 80 else f"{text[:77]}..."
             raise ConfigError(
                 [((), f"command line: '{text}' cannot be read: {trust.hide_secrets(first_line(error))}")]
             ) from error
-    given: Any = OmegaConf.to_container(tree)
-    return given
+    return tree
+
+
+def _parse_override(override: str) -> tuple[list[str], Any]:
+    """`a.b=c` and `a[b]=c` as (["a", "b"], "c")."""
+    match = _OVERRIDE.fullmatch(override)
+    if "\0" in override or match is None:
+        raise ValueError("it has a zero byte" if match else "it is not KEY=VALUE")
+    override.encode()  # bytes that are not UTF-8 cannot be written to a file
+    key, text = match.groups()
+    check_yaml(text or "")
+    steps = [re.sub(r"\\([.\[\]=])", r"\1", step) for step in re.findall(_STEP, key)]
+    return steps, _copy(yaml.load(text or "", _Loader))
+
+
+def merge(old: Any, new: Any) -> Any:
+    """Mappings are merged key by key; of other values the new one counts."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    return {**old, **{key: merge(old.get(key), value) for key, value in new.items()}}
+
+
+def _copy(tree: Any) -> Any:
+    """Values of the types that a config has; what aliases stand for is written out."""
+    if isinstance(tree, dict):
+        if strange := [type(key).__name__ for key in tree if not isinstance(key, str | int | float)]:
+            raise ValueError(f"a key has a type that no config has: {strange[0]}")
+        return {key: _copy(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_copy(value) for value in tree]
+    if not isinstance(tree, str | int | float | None):
+        raise ValueError(f"a value has a type that no config has: {type(tree).__name__}")
+    return tree
 
 
 def key_location(where: Location, path: str | Path | None, given: Mapping[str, Any]) -> str:
@@ -278,17 +307,6 @@ def _leaves(tree: Any, where: Location = ()) -> Iterator[tuple[Location, Any]]:
         yield where, tree
 
 
-def _yaml_errors() -> tuple[type[Exception], ...]:
-    """What yaml and OmegaConf raise for damaged text: `a[b` an AssertionError or IndexError, a list as a key a
-    TypeError."""
-    from omegaconf.errors import OmegaConfBaseException
-
-    return (
-        *(OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, AttributeError, AssertionError, LookupError),
-        *(OverflowError, RecursionError),
-    )
-
-
 def read_yaml(path: Path, root: Root | None = None) -> dict[Any, Any]:
     """A file as plain values, with templates not filled in yet.
 
@@ -304,7 +322,7 @@ def read_yaml(path: Path, root: Root | None = None) -> dict[Any, Any]:
         tree = _parse(path, root or Root.of_named_file(path))
     except BadFile as error:
         raise ConfigError([((), str(error))]) from error
-    except _yaml_errors() as error:
+    except _YAML_ERRORS as error:
         kind = "JSON" if path.suffix == ".json" else "YAML"
         raise ConfigError([((), f"{path}: this is not valid {kind}: {first_line(error)}")]) from error
     if not isinstance(tree, dict):
@@ -318,29 +336,34 @@ def _parse(path: Path, root: Root) -> Any:
         return parse_json(root.read(path, MAX_JSON))
     text = root.read(path, 4 * MAX_YAML).decode()
     check_yaml(text, MAX_FILLED)
-    from omegaconf import OmegaConf
-
-    try:
-        return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
-    except OSError:  # a single number or date, which OmegaConf does not accept
-        return text.strip()
+    tree = yaml.load(text, _Loader)
+    return {} if tree is None else _copy(tree)
 
 
-def merge_overrides(tree: dict[Any, Any], overrides: Any) -> Any:
+def _fill_in(tree: dict[Any, Any], overrides: dict[str, Any]) -> Any:
     """The values with overrides applied and templates filled in by OmegaConf."""
-    if not overrides and not any(isinstance(value, str) and "${" in value for _, value in _leaves(tree)):
-        return tree  # a reward model's description: OmegaConf would take half a minute for 50,000 values
+    merged = merge(tree, overrides)
+    if not _has_templates(merged):
+        return merged
     count = sum(1 for _ in _leaves(tree))
     if count > MAX_FILLED:
-        raise ValueError(f"it has {count:,} values, and templates and overrides are for at most {MAX_FILLED:,}")
+        raise ValueError(f"it has {count:,} values, and templates are for at most {MAX_FILLED:,}")
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
-    return OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(tree), overrides), resolve=True)
+    try:
+        return OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(tree), overrides), resolve=True)
+    except (OmegaConfBaseException, AssertionError) as error:
+        raise ValueError(f"a template cannot be filled in: {first_line(error)}") from error
+
+
+def _has_templates(tree: Any) -> bool:
+    return any(isinstance(value, str) and "${" in value for _, value in _leaves(tree))
 
 
 def dump_yaml(tree: Mapping[str, Any]) -> str:
     """Plain values as text that `read_yaml` reads back unchanged: a string like 1e3 is in quotes."""
-    if any(isinstance(value, str) and "${" in value for _, value in _leaves(tree)):
+    if _has_templates(tree):
         from omegaconf import OmegaConf
 
         return OmegaConf.to_yaml(OmegaConf.create(dict(tree)))  # refuses a template that it could not read back
@@ -452,6 +475,36 @@ def _is_quoted(text: str) -> bool:
 
 
 _Dumper.add_representer(str, _represent_text)
+
+
+class _Loader(_LOADER):
+    """Reads 1e3 as a number and a date as text, as OmegaConf does, and refuses a mapping that has a key twice."""
+
+    def __init__(self, text: str):
+        super().__init__(text)
+        self._flat: set[yaml.MappingNode] = set()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Before merges (`<<`) are written out into the mapping, which may be merged into others first."""
+        if node in self._flat:
+            return
+        self._flat.add(node)
+        seen = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:str":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value}", key.start_mark)
+                seen.add(key.value)
+        super().flatten_mapping(node)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in _LOADER.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+\Z"), list("-+0123456789.")
+)
 
 
 class _UniqueLoader(yaml.SafeLoader):

@@ -143,16 +143,16 @@ def test_a_config_of_brackets_is_a_sentence(tmp_path):
 @pytest.mark.parametrize("suffix", ["yaml", "json"])
 def test_a_config_that_is_no_mapping_is_a_sentence(tmp_path, text, suffix):
     (tmp_path / f"c.{suffix}").write_text(text)
-    with contextlib.suppress(ConfigError):  # OmegaConf takes nothing for an empty config, and a word for a key
-        assert read_values(tmp_path / f"c.{suffix}", [])[0] in ({}, {text: None}, {"a": None})
+    with contextlib.suppress(ConfigError):
+        assert read_values(tmp_path / f"c.{suffix}", [])[0] == {}, "nothing is an empty config"
 
 
 def test_a_large_description_in_json_is_read_at_once_and_not_filled_in(tmp_path):
     """OmegaConf takes half a millisecond for each value."""
     (tmp_path / "model.json").write_text(json.dumps({"scores": [0.5] * 100_000}))
-    assert len(read_values(tmp_path / "model.json", [])[0]["scores"]) == 100_000
-    with pytest.raises(ConfigError, match="templates and overrides are for at most 10,000"):
-        read_values(tmp_path / "model.json", ["a=1"])
+    assert len(read_values(tmp_path / "model.json", ["a=1"])[0]["scores"]) == 100_000
+    with pytest.raises(ConfigError, match="templates are for at most 10,000"):
+        read_values(tmp_path / "model.json", ["a=${scores}"])
 
 
 def test_lines_of_a_run_are_read_but_for_those_left_half(tmp_path):

@@ -23,14 +23,24 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from omegaconf import OmegaConf
 from pydantic import Field, model_validator
 
-from plaudit.config import Config, NonNegativeFloat, NonNegativeInt, dump_yaml, key_location, read_values, read_yaml
+from plaudit.config import (
+    Config,
+    NonNegativeFloat,
+    NonNegativeInt,
+    dump_yaml,
+    key_location,
+    merge,
+    parse_overrides,
+    read_values,
+    read_yaml,
+)
 from plaudit.data.disk import write_atomic
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import BadFile, ConfigError, JudgeError, NotAllowed, PlauditError, UnknownName, did_you_mean
@@ -384,7 +394,7 @@ def _overrides(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from _overrides(value, f"{prefix}{key}.")
-        elif isinstance(value, str) and OmegaConf.from_dotlist([f"key={value}"])["key"] == value:
+        elif isinstance(value, str) and dump_yaml({"key": value}) == f"key: {value}\n":
             yield f"{prefix}{key}={value}"
         else:
             yield f"{prefix}{key}={json.dumps(value)}"
@@ -404,6 +414,6 @@ def save_judge_config(
     given = {} if path is None else read_yaml(path, root)
     new = fitted.model_dump(mode="json", include={"calibration", "calibration_record", "rights"})
     new["rule"] = fitted.rule.model_dump(mode="json")
-    tree = OmegaConf.merge(named, own, given, OmegaConf.from_dotlist(list(overrides)), dict(flags), new)
+    tree = reduce(merge, (named, own, given, parse_overrides(overrides), dict(flags), new))
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(output, OmegaConf.to_yaml(tree).encode())
+    write_atomic(output, dump_yaml(tree).encode())
