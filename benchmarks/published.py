@@ -104,27 +104,27 @@ def breakdown(judge: PublishedJudge, one: Any) -> None:
     """Milliseconds of each part."""
     clip = make_clip(judge.config, 0, one)
     queries = [judge.reader.query(clip, int(frame)) for frame in clip.shown]
-    tree = judge.engine.tree()
-    for query in queries:
-        tree.add(query)
+    tree = planted(judge, queries)
     packed = tree.pack()
+    pictures = list(dict.fromkeys(tree.images))
     with torch.no_grad():
         parts = {
             "prompts": lambda: [judge.reader.query(clip, int(frame)) for frame in clip.shown],
-            "tree": lambda: packed_again(judge, queries),
-            "vision": lambda: judge.engine.encode(packed.images, {0: clip}),
-            "all": lambda: judge.engine.hidden(queries, {0: clip}),
+            "tree": lambda: planted(judge, queries).pack(),
+            "pixels": lambda: judge.engine.pixels(pictures, {0: clip}),
+            "pixels and vision": lambda: judge.engine.encode(tree.images, {0: clip}),
+            "all but prompts": lambda: judge.engine.hidden(queries, {0: clip}),
         }
         spent = ", ".join(f"{name} {1e3 * vlm.seconds(call, 2):.1f}" for name, call in parts.items())
     flat = sum(judge_tokens(query) for query in queries)
     vlm.say(f"  {len(packed.ids):,} tokens as a tree, {flat:,} in {len(queries)} prompts; ms: {spent}")
 
 
-def packed_again(judge: PublishedJudge, queries: list[Any]) -> Any:
+def planted(judge: PublishedJudge, queries: list[Any]) -> Any:
     tree = judge.engine.tree()
     for query in queries:
         tree.add(query)
-    return tree.pack()
+    return tree
 
 
 def judge_tokens(query: Any) -> int:
@@ -186,13 +186,16 @@ def agree(judge: PublishedJudge, one: Any) -> float:
 
 
 def operations(judge: PublishedJudge, episodes: list[Any]) -> float:
-    """Of one pass: two for each weight and token, what attention sees, and the vision tower."""
+    """Of one pass: two for each weight and token, what attention sees, and the vision tower. The end of the last layer
+    runs for the tokens that are read."""
     clip = make_clip(judge.config, 0, episodes[0])
-    packed = packed_again(judge, [judge.reader.query(clip, int(frame)) for frame in clip.shown])
+    tree = planted(judge, [judge.reader.query(clip, int(frame)) for frame in clip.shown])
+    packed, images = tree.pack(), set(tree.images)
     config: Any = judge.engine.model.config
     text = config.text_config
-    patches_each = (packed.images[0].grid[0] * 2) * (packed.images[0].grid[1] * 2)
-    base = vlm.flops(config, len(packed.ids), len(set(packed.images)), patches_each)
+    grid = next(iter(images)).grid
+    read = sum(map(len, packed.reads))
+    base = vlm.flops(config, len(packed.ids), len(images), (grid[0] * 2) * (grid[1] * 2), read)
     wide = text.num_attention_heads * text.head_dim
     square = text.num_hidden_layers * 2 * len(packed.ids) ** 2 * wide  # which the formula counts for one sequence
     seen = sum(4 * queries.shape[0] * queries.shape[1] * keys.shape[1] * wide for queries, keys, _ in packed.groups)

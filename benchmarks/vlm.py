@@ -12,7 +12,8 @@ processor, which shows that all of it runs, and says little about speed.
     generation     64 tokens of text about 16 frames, by transformers, and nothing said of the other frames
 
 The ceiling is what a large product of bfloat16 matrices reaches on this card in this run. Operations are counted by
-formula: two for each weight and token, causal attention as half of the square, and the vision tower likewise. The bars
+formula: two for each weight and token, causal attention as half of the square, and the vision tower likewise. One pass
+runs the end of the last layer for one token of each frame, and these operations are left out of its count. The bars
 compare like with like: an episode at a time with an episode at a time. Generation in a batch stands beside them.
 """
 
@@ -93,8 +94,12 @@ def main() -> None:
     scorer = Qwen3VLBackend(config, loaded)
     episodes = [random_episode(frames, size, seed) for seed in range(16)]
     tokens = scorer.pack(0, episodes[0]).layout.tokens
-    work = flops(loaded.model.config, tokens, frames, (size // 16) ** 2)
-    say(f"an episode: {frames} frames of {size}x{size}, {tokens} tokens, {work / 1e12:.3g} TFLOP")
+    shape = loaded.model.config, tokens, frames, (size // 16) ** 2
+    work, plain = flops(*shape, read=frames), flops(*shape)
+    say(
+        f"an episode: {frames} frames of {size}x{size}, {tokens} tokens, {work / 1e12:.3g} TFLOP in one pass, "
+        f"{plain / 1e12:.3g} plain"
+    )
     agree(scorer, episodes[0])
 
     sizes = (1, 8) if options.quick else (1, 4, 8, 16)
@@ -103,7 +108,7 @@ def main() -> None:
     for count in sizes:
         table.one_pass(f"one pass, {count} at a time", scorer, episodes[:count], repeats)
     breakdown(scorer, episodes[: sizes[-1]])
-    others(table, scorer, episodes, repeats)
+    others(table, scorer, episodes, repeats, plain)
     if on_gpu:
         other_kernels(table, config, loaded, episodes[:8], repeats)
     if on_gpu and not options.no_compile:
@@ -125,31 +130,29 @@ class Table:
         say(f"{'':34}{'episodes/s':>12}{'ms each':>10}{'tokens/s':>12}{'of ceiling':>12}")
 
     def one_pass(self, name: str, scorer: Qwen3VLBackend, episodes: list[Episode], repeats: int) -> None:
-        self.add(name, len(episodes), lambda: scorer.score(episodes), repeats, whole=True)
+        self.add(name, len(episodes), lambda: scorer.score(episodes), repeats, self._work)
 
-    def add(self, name: str, count: int, call: Callable[[], object], repeats: int, *, whole: bool = False) -> None:
-        """whole: whether the call does the work of the formula for each of `count` episodes"""
+    def add(self, name: str, count: int, call: Callable[[], object], repeats: int, work: float = 0.0) -> None:
+        """work: operations of the call for each of `count` whole episodes; 0: it does something else"""
         try:
             rate = count / seconds(call, repeats)
         except (RuntimeError, TypeError, ValueError) as error:  # one way that fails costs its line, not the rest
             say(f"{name:34} failed: {type(error).__name__}: {str(error).splitlines()[0][:150]}")
             return
         self.rates[name] = rate
-        share = f"{self._share(name, rate):12.1%}{'':2}" if whole else ""
-        speed = f"{rate * self._tokens:12,.0f}" if whole else f"{'':12}"
-        say(f"{name:34}{rate:12.3f}{1e3 / rate:10.1f}{speed}{share}")
-
-    def _share(self, name: str, rate: float) -> float:
-        self.shares[name] = rate * self._work / self._ceiling
-        return self.shares[name]
+        share = speed = ""
+        if work:
+            self.shares[name] = rate * work / self._ceiling
+            share, speed = f"{self.shares[name]:12.1%}", f"{rate * self._tokens:12,.0f}"
+        say(f"{name:34}{rate:12.3f}{1e3 / rate:10.1f}{speed:>12}{share}")
 
 
-def others(table: Table, scorer: Qwen3VLBackend, episodes: list[Episode], repeats: int) -> None:
-    """How else one could ask: all by transformers itself."""
+def others(table: Table, scorer: Qwen3VLBackend, episodes: list[Episode], repeats: int, plain: float) -> None:
+    """How else one could ask: all by transformers itself. plain: operations of its forward"""
     model, job = scorer.model, scorer.pack(0, episodes[0])
     picture = scorer.explanation_inputs(job.prompt)
     ids = torch.from_numpy(job.layout.ids).to(scorer.device)[None]
-    table.add("plain, 1 at a time", 1, lambda: forward(model.model, with_ids(picture, ids)), repeats, whole=True)
+    table.add("plain, 1 at a time", 1, lambda: forward(model.model, with_ids(picture, ids)), repeats, plain)
     first = ids[:, : job.layout.answer_positions[0] + 1].expand(job.prompt.num_frames, -1).contiguous()
     table.add(
         "a prompt each, 1 at a time", 1, lambda: forward(model, with_ids(picture, first), logits_to_keep=1), repeats
@@ -214,12 +217,10 @@ def breakdown(scorer: Qwen3VLBackend, episodes: list[Episode]) -> None:
     ids, positions, answers = (torch.from_numpy(values).to(scorer.device) for values in arrays)
     features, where = scorer.encode_images(jobs, ids.shape[1])
     places = torch.from_numpy(where).to(scorer.device)
-    x = scorer.decoder.read(ids, positions, places, features)
     parts = {
         "layout": lambda: [scorer.pack(number, episode) for number, episode in enumerate(episodes)],
         "vision": lambda: scorer.encode_images(jobs, ids.shape[1]),
-        "decoder": lambda: scorer.decoder.read(ids, positions, places, features),
-        "head": lambda: scorer.decoder.logits(x, answers),
+        "decoder": lambda: scorer.decoder.read(ids, positions, places, features, answers),
     }
     spent = ", ".join(f"{name} {1e3 * seconds(call, 2):.1f}" for name, call in parts.items())
     say(f"  {len(episodes)} at a time, ms: {spent}")
@@ -245,14 +246,16 @@ def conclude(table: Table, on_gpu: bool) -> None:
     bars.report()
 
 
-def flops(config: Qwen3VLConfig, tokens: int, frames: int, patches: int) -> float:
-    """Of one pass over an episode."""
+def flops(config: Qwen3VLConfig, tokens: int, frames: int, patches: int, read: int | None = None) -> float:
+    """Of one pass over an episode. read: tokens that the end of the last layer runs for; None: all"""
     text: Any = config.text_config
     see: Any = config.vision_config
     wide = text.num_attention_heads * text.head_dim
     narrow = text.num_key_value_heads * text.head_dim
     layer = 2 * text.hidden_size * (wide + narrow) + 3 * text.hidden_size * text.intermediate_size
-    decoder = text.num_hidden_layers * (2 * layer * tokens + 2 * tokens**2 * wide)
+    end = text.hidden_size * wide + 3 * text.hidden_size * text.intermediate_size  # after attention
+    unread = 0 if read is None else tokens - read
+    decoder = text.num_hidden_layers * (2 * layer * tokens + 2 * tokens**2 * wide) - 2 * end * unread
     block = 4 * see.hidden_size**2 + 2 * see.hidden_size * see.intermediate_size
     blocks = see.depth * frames * (2 * block * patches + 4 * patches**2 * see.hidden_size)
     merged = 4 * see.hidden_size

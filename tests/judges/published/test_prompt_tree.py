@@ -25,7 +25,7 @@ def test_a_shared_beginning_is_kept_once():
     assert_array_equal(packed.positions[0], [0, 1, 1, 3, 4, 5, 5, 7, 4, 5, 5, 7])
     assert_array_equal(packed.positions[1], [0, 1, 1, 3, 4, 5, 5, 7, 4, 5, 5, 7])
     assert_array_equal(packed.positions[2], [0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7])
-    assert packed.images == ["a", "b", "c"]
+    assert prompts.images == ["a", "b", "c"]
     assert_array_equal(packed.places, [1, 2, 5, 6, 9, 10])
     assert [reads.tolist() for reads in packed.reads] == [[3], [7], [11]]
     (root, leaves) = packed.groups

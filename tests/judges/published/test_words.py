@@ -5,14 +5,15 @@ import json
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
+from PIL import Image
 
 from plaudit.contracts import check_judge
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import JudgeError
 from plaudit.judges.config import check_compared, check_rewarded
 from plaudit.judges.published.config import RoboRewardConfig, TopRewardConfig
-from plaudit.judges.published.frames import even_frames, fit_pixels, fit_video, frames_by_time, timestamps
+from plaudit.judges.published.frames import even_frames, fit_pixels, fit_video, frames_by_time, stretch, timestamps
 from plaudit.judges.published.words import RUBRIC, parse_score
 from published_folders import call, last_hidden, resized, tiny_model
 from tiny_vlm import moving
@@ -221,6 +222,14 @@ def test_sizes_of_videos_are_those_of_transformers():
         count = 2 * int(rng.integers(1, 32))  # odd counts are rounded up in one version and to even ones in another
         wanted = smart_resize(count, height, width, temporal_factor=2, factor=32, min_pixels=9999, max_pixels=3_000_000)
         assert fit_video(count, (height, width), 9999, 3_000_000) == tuple(wanted)
+
+
+@pytest.mark.parametrize(("old", "new"), [((48, 64), (36, 48)), ((28, 28), (32, 32)), ((9, 60), (9, 64))])
+def test_a_gpu_stretches_frames_to_the_numbers_of_pil(old, new):
+    frame = np.random.default_rng(0).choice([0, 100, 255], (*old, 3)).astype(np.uint8)  # clipped at both ends
+    wanted = Image.fromarray(frame).resize(new[::-1], Image.Resampling.BICUBIC)
+    got = stretch(stretch(torch.from_numpy(frame)[None], 2, new[1]), 1, new[0])
+    assert_array_equal(got[0], np.asarray(wanted))
 
 
 def test_more_frames_of_a_video_make_each_smaller():

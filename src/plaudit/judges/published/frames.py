@@ -8,11 +8,15 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import Tensor
 
 from plaudit.judges.vlm.images import TOKEN, Size
-from plaudit.types import ByteArray
+from plaudit.types import AnyArray
 
+TOGETHER = 64  # frames that are resized together, so that memory stays small
+BITS = 22  # after the point of the filter's weights, as in PIL
 MAX_RATIO = 200  # of the longer edge to the shorter one, as in Qwen's own preprocessing
 
 
@@ -87,13 +91,47 @@ def shrink_longest(size: Size, longest: int) -> Size:
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
-def resize(frames: ByteArray, sizes: Sequence[Size]) -> ByteArray:
-    """[N, H, W, 3] to the last of these sizes, through each of them, by the bicubic filter of PIL."""
-    for height, width in sizes:
-        if frames.shape[1:3] != (height, width):
-            images = (Image.fromarray(frame).resize((width, height), Image.Resampling.BICUBIC) for frame in frames)
-            frames = np.stack([np.asarray(image) for image in images])
+def resize(frames: Tensor, sizes: Sequence[Size]) -> Tensor:
+    """uint8 [N, H, W, 3] to the last of these sizes, through each of them, by PIL's bicubic filter."""
+    for size in sizes:
+        if frames.shape[1:3] != size:
+            frames = torch.cat([_resize(part, size) for part in frames.split(TOGETHER)])
     return frames
+
+
+def _resize(frames: Tensor, size: Size) -> Tensor:
+    if frames.device.type != "cpu":
+        return stretch(stretch(frames, 2, size[1]), 1, size[0])
+    images = (Image.fromarray(frame.numpy()).resize(size[::-1], Image.Resampling.BICUBIC) for frame in frames)
+    return torch.from_numpy(np.stack([np.asarray(image) for image in images]))
+
+
+def stretch(frames: Tensor, axis: int, size: int) -> Tensor:
+    """The numbers of PIL's bicubic filter along one axis of uint8 [N, H, W, 3], on a GPU in a hundredth of the time.
+
+    PIL stretches the width first. (Its version 13 stretches a height that shrinks before a width that grows.)
+    """
+    if frames.shape[axis] == size:
+        return frames
+    places, weights = (torch.from_numpy(part).to(frames.device) for part in _bicubic(frames.shape[axis], size))
+    shape = [size if number == axis else 1 for number in range(4)]
+    total = sum(frames.index_select(axis, place) * weight.view(shape) for place, weight in zip(places, weights))
+    return ((total + (1 << BITS - 1)) >> BITS).clamp(0, 255).to(torch.uint8)
+
+
+def _bicubic(length: int, size: int) -> tuple[AnyArray, AnyArray]:
+    """[taps, size] the pixels that each new pixel is a sum of, and their weights."""
+    scale = length / size
+    wide = max(scale, 1.0)
+    center = (np.arange(size) + 0.5) * scale
+    begin = np.maximum((center - 2 * wide + 0.5).astype(np.int64), 0)
+    end = np.minimum((center + 2 * wide + 0.5).astype(np.int64), length)
+    places = begin + np.arange((end - begin).max())[:, None]
+    x = np.abs((places - center + 0.5) / wide)
+    near, far = (1.5 * x - 2.5) * x * x + 1, -0.5 * (((x - 5) * x + 8) * x - 4)
+    weights = np.where(x < 1, near, np.where(x < 2, far, 0.0)) * (places < end)
+    weights = weights / weights.sum(0) * (1 << BITS)
+    return np.minimum(places, length - 1), np.trunc(weights + np.copysign(0.5, weights)).astype(np.int32)
 
 
 def timestamps(frames: Sequence[float]) -> list[str]:

@@ -12,7 +12,6 @@ that are scored keep the score before. (Rejected: the linear interpolation of pu
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -31,7 +30,7 @@ from plaudit.judges.published.weights import PublishedModel
 from plaudit.judges.vlm.chat_template import IntArray
 from plaudit.judges.vlm.images import TOKEN, Size
 from plaudit.judges.vlm.qwen3_vl import Decoder, Features, Vision, attend_by, attention_on
-from plaudit.types import ByteArray, Episode, FloatArray, Scores
+from plaudit.types import Episode, FloatArray, Scores
 
 READERS = {
     "robometer": "plaudit.judges.published.robometer:RobometerReader",
@@ -39,19 +38,6 @@ READERS = {
     "roboreward": "plaudit.judges.published.words:RoboRewardReader",
     "topreward": "plaudit.judges.published.words:TopRewardReader",
 }
-
-
-@dataclass(frozen=True)
-class Moment:
-    """One frame, as a model sees it."""
-
-    clip: int
-    frame: int
-    sizes: tuple[Size, ...]  # to which it is resized, one after the other
-
-    def pixels(self, clips: Mapping[int, Clip]) -> ByteArray:
-        """[h, w, 3]"""
-        return resize(clips[self.clip].frames[self.frame][None], self.sizes)[0]
 
 
 @dataclass(frozen=True)
@@ -66,11 +52,6 @@ class Picture:
     def grid(self) -> Size:
         """Rows and columns of tokens."""
         return self.sizes[-1][0] // TOKEN, self.sizes[-1][1] // TOKEN
-
-    @property
-    def moments(self) -> list[Moment]:
-        """Its frames."""
-        return [Moment(self.clip, frame, self.sizes) for frame in self.frames]
 
 
 class Reader(ABC):
@@ -143,24 +124,29 @@ class TreeEngine:
         tree = self.tree()
         for query in queries:
             tree.add(query)
+        rows, features = self.encode(tree.images, clips)  # a GPU works on it while the tree is packed
         packed = tree.pack()
-        rows, features = self.encode(packed.images, clips)
-        x = self._decoder.read(
+        read = self._decoder.read(
             self._to_device(packed.ids)[None],
             self._to_device(packed.positions)[:, None],
             self._to_device(packed.places),
             Features(features.first[rows], [deep[rows] for deep in features.deep]),
+            self._to_device(np.concatenate(packed.reads)),
             packed.attention(self._attend, self.device),
         )
-        return self._decoder.final(x[0, self._to_device(np.stack(packed.reads))])
+        return read.unflatten(0, (len(queries), -1))
 
     def pixels(self, pictures: Sequence[Picture], clips: Mapping[int, Clip]) -> list[Tensor]:
-        """uint8 [n, h, w, 3] of each moment of n pictures of one size, as the model sees them."""
-        wanted = list(dict.fromkeys(moment for one in pictures for moment in one.moments))
-        with ThreadPoolExecutor() as pool:  # Pillow resizes beside other threads
-            seen = dict(zip(wanted, pool.map(lambda moment: moment.pixels(clips), wanted), strict=True))
-        together = zip(*(one.moments for one in pictures), strict=True)
-        return [self._to_device(np.stack([seen[moment] for moment in moments])) for moments in together]
+        """uint8 [n, h, w, 3] of the first frames of n pictures of one size, and of the second ones of videos."""
+        wanted: dict[tuple[int, tuple[Size, ...]], set[int]] = defaultdict(set)
+        for one in pictures:
+            wanted[one.clip, one.sizes].update(one.frames)
+        seen: dict[tuple[int, tuple[Size, ...], int], Tensor] = {}
+        for (clip, sizes), frames in wanted.items():
+            images = self._to_device(np.stack([clips[clip].frames[frame] for frame in frames]))
+            seen |= {(clip, sizes, frame): image for frame, image in zip(frames, resize(images, sizes), strict=True)}
+        times = range(len(pictures[0].frames))
+        return [torch.stack([seen[one.clip, one.sizes, one.frames[time]] for one in pictures]) for time in times]
 
     def encode(self, pictures: Sequence[Any], clips: Mapping[int, Clip]) -> tuple[Tensor, Features]:
         """Features of each distinct picture, and which of them stand for the pictures in order."""

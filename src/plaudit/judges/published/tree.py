@@ -17,7 +17,7 @@ only where they are read.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -43,13 +43,24 @@ class Query:
     reads: int = 1  # how many of its last tokens are read
 
 
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    text: bytes  # all of its tokens
+    ids: IntArray  # as in Query, without slots
+    slot: IntArray  # its slot tokens at the end, which are read
+    skipped: int  # slot tokens before, for which positions are left
+    images: int
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids) + self.skipped + len(self.slot)
+
+
 @dataclass(eq=False)
 class _Node:
     parent: int
-    ids: IntArray  # as in Query, without slots
+    piece: _Piece
     images: tuple[Hashable, ...]
-    slot: IntArray  # its slot tokens at the end, which are read
-    skipped: int  # slot tokens before, for which positions are left
     is_read: bool = False
 
 
@@ -69,7 +80,6 @@ class PackedTree:
     ids: IntArray  # [N]
     positions: IntArray  # [3, N]
     places: IntArray  # [n] the tokens that stand for images
-    images: Sequence[Hashable]  # of each image in the tree, which may occur several times
     reads: list[IntArray]  # of each query, the tokens that are read
     groups: list[tuple[IntArray, IntArray, bool]]
 
@@ -105,37 +115,43 @@ class PromptTree:
     slots: frozenset[int] = frozenset()  # tokens of slots
     _nodes: list[_Node] = field(default_factory=list)
     _index: dict[tuple[int, bytes, tuple[Hashable, ...]], int] = field(default_factory=dict)
-    _images_in: dict[bytes, int] = field(default_factory=dict)  # a piece -> how many images it has
+    _cut: dict[bytes, list[_Piece]] = field(default_factory=dict)  # of each text, since most prompts share one
     _reads: list[tuple[int, int]] = field(default_factory=list)
     tokens: int = 0  # of all nodes
 
+    @property
+    def images(self) -> list[Hashable]:
+        """Of all nodes, in order; one may occur several times."""
+        return [one for node in self._nodes for one in node.images]
+
     def add(self, query: Query) -> None:
         """Add a prompt."""
-        ends = np.flatnonzero((query.ids == self.cut_after) & (np.append(query.ids[1:], -1) != self.cut_after)) + 1
+        whole = query.ids.tobytes()
+        if whole not in self._cut:
+            self._cut[whole] = self._pieces(query.ids)
         node, images = -1, iter(query.images)
-        for piece in np.split(query.ids, ends[ends < len(query.ids)]):
-            text = piece.tobytes()
-            if text not in self._images_in:
-                self._images_in[text] = int(np.isin(piece, list(self.image_ids)).sum())
-            own = tuple(islice(images, self._images_in[text]))
-            key = (node, text, own)
+        for piece in self._cut[whole]:
+            own = tuple(islice(images, piece.images))
+            key = (node, piece.text, own)
             if key not in self._index:
                 self._index[key] = len(self._nodes)
-                self._nodes.append(self._node(node, piece, own))
-                self.tokens += len(piece) + sum(rows * columns - 1 for rows, columns in map(self.grid_of, own))
+                self._nodes.append(_Node(node, piece, own))
+                self.tokens += piece.tokens + sum(rows * columns - 1 for rows, columns in map(self.grid_of, own))
             node = self._index[key]
         self._nodes[node].is_read = True
         self._reads.append((node, query.reads))
 
-    def _node(self, parent: int, piece: IntArray, images: tuple[Hashable, ...]) -> _Node:
-        is_slot = np.isin(piece, list(self.slots)) if self.slots else np.zeros(1, bool)
-        if not is_slot.any():
-            return _Node(parent, piece, images, piece[:0], 0)
-        first = int(is_slot.argmax())
-        assert is_slot[first:].all()  # slots end a piece, which `cut_after` is chosen for
-        others = np.flatnonzero(piece[first:] != piece[-1])
-        last = first + (int(others[-1]) + 1 if len(others) else 0)
-        return _Node(parent, piece[:first], images, piece[last:], last - first)
+    def _pieces(self, ids: IntArray) -> list[_Piece]:
+        ends = np.flatnonzero((ids == self.cut_after) & (np.append(ids[1:], -1) != self.cut_after)) + 1
+        pieces = []
+        for piece in np.split(ids, ends[ends < len(ids)]):
+            is_slot, images = np.isin(piece, list(self.slots)), int(np.isin(piece, list(self.image_ids)).sum())
+            first = int(is_slot.argmax()) if is_slot.any() else len(piece)
+            assert is_slot[first:].all()  # slots end a piece, which `cut_after` is chosen for
+            others = np.flatnonzero(piece[first:] != piece[-1])
+            last = first + (int(others[-1]) + 1 if len(others) else 0)
+            pieces.append(_Piece(piece.tobytes(), piece[:first], piece[last:], last - first, images))
+        return pieces
 
     def _expand(self, ids: bytes, grids: tuple[Size, ...]) -> ChatSegment:
         return expand_images(np.frombuffer(ids, np.int64), self.image_ids, grids)
@@ -145,7 +161,6 @@ class PromptTree:
         ids: list[IntArray] = []
         positions: list[IntArray] = []
         places: list[IntArray] = []
-        images: list[Hashable] = []
         paths: list[IntArray] = []  # of each node: the tokens that its children see
         ends: list[int] = []  # of each node: where positions go on after it
         tails: list[IntArray] = []  # of each node: its tokens, slot included
@@ -155,20 +170,23 @@ class PromptTree:
         expand = cache(self._expand)  # most nodes have the text of another
         for node in self._nodes:  # parents first
             above, start = (paths[node.parent], ends[node.parent]) if node.parent >= 0 else (np.zeros(0, np.int64), 0)
-            segment = expand(node.ids.tobytes(), tuple(self.grid_of(one) for one in node.images))
-            own = count + np.arange(len(segment.ids))
-            slot = own[-1] + 1 + np.arange(len(node.slot) if node.is_read else 0)
+            piece = node.piece
+            segment = expand(piece.ids.tobytes(), tuple(map(self.grid_of, node.images)))
+            own = np.arange(count, count + len(segment.ids))
+            slot = own[-1] + 1 + np.arange(len(piece.slot) if node.is_read else 0)
             path = np.concatenate([above, own])
             causal[len(own), len(path)].append((own, path))
             if len(slot):
                 isolated[len(slot), len(path) + len(slot)].append((slot, np.concatenate([path, slot])))
-            after = start + segment.advance + node.skipped
-            ids += [segment.ids, node.slot[: len(slot)]]
-            positions += [start + segment.positions, np.broadcast_to(after + np.arange(len(slot)), (3, len(slot)))]
+            after = start + segment.advance + piece.skipped
+            ids.append(segment.ids)
+            positions.append(start + segment.positions)
+            if len(slot):
+                ids.append(piece.slot)
+                positions.append(np.broadcast_to(after + np.arange(len(slot)), (3, len(slot))))
             places += [count + place for place in segment.image_positions]
-            images += node.images
             paths.append(path)
-            ends.append(after + len(node.slot))
+            ends.append(after + len(piece.slot))
             tails.append(np.concatenate([own, slot]))
             count += len(own) + len(slot)
         groups = [
@@ -180,7 +198,6 @@ class PromptTree:
             np.concatenate(ids),
             np.concatenate(positions, axis=1),
             np.concatenate(places) if places else np.zeros(0, np.int64),
-            images,
             [tails[node][-reads:] for node, reads in self._reads],
             groups,
         )

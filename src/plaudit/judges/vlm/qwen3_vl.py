@@ -1,9 +1,9 @@
 """Our own forward pass of a Qwen3-VL: frames to features, tokens and features to logits, for many episodes at once.
 
 Weights and mathematics are transformers' own. transformers runs attention image by image and patches through a 3-D
-convolution; here both are one matrix product for hundreds of frames. There is no cache, and only the logits of yes and
-no are computed, where an answer is read. Sequences are padded at their ends, which a causal model never sees from
-before, so attention needs no mask.
+convolution; here both are one matrix product for hundreds of frames. Products of the same input are one product. There
+is no cache. The end of the last layer and the logits of yes and no are computed only where an answer is read. Sequences
+are padded at their ends, which a causal model never sees from before, so attention needs no mask.
 
 Adapters (adapter.py) are two thin products beside a wide one, in scoring as in training (tune.py).
 """
@@ -83,14 +83,31 @@ class Linear(NamedTuple):
     lora: Lora | None = None
 
 
+class Joined(NamedTuple):
+    """Weights of several products of one input, one below the other; without biases."""
+
+    weight: Tensor
+    widths: tuple[int, ...]  # of each product
+    loras: tuple[Lora | None, ...]
+
+
 def product(x: Tensor, linear: Linear) -> Tensor:
-    """[..., out] of [..., in]; the adapter's thin products in the precision of the wide one."""
-    y = F.linear(x, linear.weight, linear.bias)
-    if linear.lora is None:
+    """[..., out] of [..., in]"""
+    return _adapted(F.linear(x, linear.weight, linear.bias), x, linear.lora)
+
+
+def products(x: Tensor, joined: Joined) -> list[Tensor]:
+    """[..., width] of [..., in], each of them; one large product is faster than a large and two small ones."""
+    parts = F.linear(x, joined.weight).split(joined.widths, -1)
+    return [_adapted(part, x, lora) for part, lora in zip(parts, joined.loras, strict=True)]
+
+
+def _adapted(y: Tensor, x: Tensor, lora: Lora | None) -> Tensor:
+    """A product with the adapter's thin ones, in the precision of the wide one."""
+    if lora is None:
         return y
-    down, up, scale = linear.lora
-    thin = F.linear(x, down.to(x.dtype)) * scale
-    return torch.addmm(y.flatten(0, -2), thin.flatten(0, -2), up.to(x.dtype).T).view_as(y)
+    thin = F.linear(x, lora.down.to(x.dtype)) * lora.scale
+    return torch.addmm(y.flatten(0, -2), thin.flatten(0, -2), lora.up.to(x.dtype).T).view_as(y)
 
 
 def _linear(module: Any) -> Linear:
@@ -101,6 +118,16 @@ def _linear(module: Any) -> Linear:
     (name,) = module.scaling
     lora = Lora(parts["lora_A"][name].weight, parts["lora_B"][name].weight, module.scaling[name])
     return Linear(module.weight, module.bias, lora)
+
+
+def _join(*modules: Any) -> Joined:
+    """Of several layers, whose own weights become views of the joined one, so that memory does not grow."""
+    linears = [_linear(module) for module in modules]
+    joined = torch.cat([linear.weight.detach() for linear in linears])
+    widths = tuple(len(linear.weight) for linear in linears)
+    for linear, part in zip(linears, joined.split(widths), strict=True):
+        linear.weight.data = part
+    return Joined(joined, widths, tuple(linear.lora for linear in linears))
 
 
 def _runner(run: Callable[..., Tensor], recompute: bool) -> Callable[..., Tensor]:
@@ -203,15 +230,12 @@ class Layer(NamedTuple):
     """Weights of one layer; each product is without a bias."""
 
     norm: Tensor
-    q: Linear
-    k: Linear
-    v: Linear
+    qkv: Joined
     q_norm: Tensor
     k_norm: Tensor
     o: Linear
     mlp_norm: Tensor
-    gate: Linear
-    up: Linear
+    gate_up: Joined
     down: Linear
 
 
@@ -231,38 +255,44 @@ class Decoder:
         self._enter, self._leave = (torch.compile(half) if compiled else half for half in (enter_layer, leave_layer))
 
     def read(
-        self, ids: Tensor, positions: Tensor, places: Tensor, features: Features, attend: Attend | None = None
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        places: Tensor,
+        features: Features,
+        wanted: Tensor,
+        attend: Attend | None = None,
     ) -> Tensor:
-        """[B, L, D] what the last layer makes of each token.
+        """[A, D] what the model makes of some tokens, after the last normalization, which heads are made for.
 
         ids: [B, L]; positions: [3, B, L]; places: [n] which of the B x L tokens each feature stands for
+        wanted: [A] of the B x L tokens; none stands for a feature
         attend: in place of causal attention
         """
         x = self._model.embed_tokens(ids)
         x.flatten(0, 1)[places] = features.first
         cos, sin = (angles.unsqueeze(2) for angles in self._model.rotary_emb(x, positions))
         run = _runner(self._layer, self.recompute)
-        for number, layer in enumerate(self._layers):
+        for number, layer in enumerate(self._layers[:-1]):
             x = run(x, cos, sin, layer, attend or self._attend)
             if number < len(features.deep):
                 x.flatten(0, 1)[places] += features.deep[number]
-        return x
-
-    def _layer(self, x: Tensor, cos: Tensor, sin: Tensor, layer: "Layer", attend: Attend) -> Tensor:
-        """[B, L, D]; every token sees those before it. Attention is not compiled: it differs from call to call."""
-        seen = attend(*self._enter(x, cos, sin, layer, self._eps), True)
-        return self._leave(x, seen, layer, self._eps)
-
-    def logits(self, x: Tensor, answers: Tensor) -> Tensor:
-        """[A] log P(yes) - log P(no) of the word after each of these tokens; what all words sum to cancels out."""
-        return self.yes_minus_no(self.final(x.flatten(0, 1)[answers]))
-
-    def final(self, x: Tensor) -> Tensor:
-        """[..., D] after the last normalization, which heads are made for."""
+        x = run(x, cos, sin, self._layers[-1], attend or self._attend, wanted)
         return F.rms_norm(x, x.shape[-1:], self._model.norm.weight, self._eps)
 
+    def _layer(
+        self, x: Tensor, cos: Tensor, sin: Tensor, layer: "Layer", attend: Attend, wanted: Tensor | None = None
+    ) -> Tensor:
+        """[B, L, D], or [A, D] of the wanted tokens; every token sees those before it. Attention is not compiled: it
+        differs from call to call."""
+        seen = attend(*self._enter(x, cos, sin, layer, self._eps), True)
+        if wanted is None:
+            return self._leave(x, seen, layer, self._eps)
+        return leave_layer(x.flatten(0, 1)[wanted], seen.flatten(0, 1)[wanted], layer, self._eps)
+
     def yes_minus_no(self, last: Tensor) -> Tensor:
-        """[A] the same, from the last hidden states [A, D]."""
+        """[A] log P(yes) - log P(no) of the word after each token, from the last hidden states [A, D]; what all words
+        sum to cancels out."""
         logits = last.float() @ self._words.T
         return logits[:, : self._yes].logsumexp(1) - logits[:, self._yes :].logsumexp(1)
 
@@ -271,21 +301,25 @@ def enter_layer(x: Tensor, cos: Tensor, sin: Tensor, layer: Layer, eps: float) -
     """Queries, keys and values [B, L, heads, d] of tokens [B, L, D]."""
     normed = F.rms_norm(x, x.shape[-1:], layer.norm, eps)
     size = layer.q_norm.shape
-    q, k, v = (product(normed, linear).unflatten(2, (-1, *size)) for linear in (layer.q, layer.k, layer.v))
+    q, k, v = (part.unflatten(2, (-1, *size)) for part in products(normed, layer.qkv))
     q, k = F.rms_norm(q, size, layer.q_norm, eps), F.rms_norm(k, size, layer.k_norm, eps)
     return rotate(q, cos, sin), rotate(k, cos, sin), v
 
 
 def leave_layer(x: Tensor, seen: Tensor, layer: Layer, eps: float) -> Tensor:
-    """[B, L, D] with what attention has seen, [B, L, heads, d]."""
-    x = x + product(seen.flatten(2), layer.o)
+    """[..., D] with what attention has seen, [..., heads, d]."""
+    x = x + product(seen.flatten(-2), layer.o)
     normed = F.rms_norm(x, x.shape[-1:], layer.mlp_norm, eps)
-    return x + product(F.silu(product(normed, layer.gate)) * product(normed, layer.up), layer.down)
+    gate, up = products(normed, layer.gate_up)
+    return x + product(F.silu(gate) * up, layer.down)
 
 
 def _layer(layer: Any) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
-    q, k, v, o = map(_linear, (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj))
-    gate, up, down = map(_linear, (mlp.gate_proj, mlp.up_proj, mlp.down_proj))
+    qkv, gate_up = (
+        _join(attention.q_proj, attention.k_proj, attention.v_proj),
+        _join(mlp.gate_proj, mlp.up_proj),
+    )
     norm, mlp_norm = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
-    return Layer(norm, q, k, v, attention.q_norm.weight, attention.k_norm.weight, o, mlp_norm, gate, up, down)
+    norms = attention.q_norm.weight, attention.k_norm.weight
+    return Layer(norm, qkv, *norms, _linear(attention.o_proj), mlp_norm, gate_up, _linear(mlp.down_proj))
