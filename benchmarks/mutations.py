@@ -1,9 +1,10 @@
 """Mutation check of the run simulator: each fixed bug is put back, and the simulator has to find it.
 
-    python benchmarks/mutations.py [--seeds N] [--quick] [NAME ...]
+    python benchmarks/mutations.py [--seeds N] [--trials N] [--jobs J] [--quick] [NAME ...]
 
-Every mutation is applied to a copy of the source. The simulator then runs the same seeds as for any other change, with
-no hint about what was changed, until an invariant is violated or a guarantee is broken.
+Every mutation is applied to a copy of the source of its own, so several can be tried at a time. The simulator then runs
+the same seeds as for any other change, with no hint about what was changed, until an invariant is violated or a
+guarantee is broken.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,8 +128,8 @@ MUTATIONS = (
 )
 
 
-def detect(mutation: Mutation, seeds: int, trials: int) -> tuple[str, int, float]:
-    """What finds a mutation, after how many seeds, and in how many seconds; "" if nothing does."""
+def detect(mutation: Mutation, seeds: int, trials: int) -> bool:
+    """Whether something finds a mutation; prints what, after how many seeds, and in how many seconds."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
@@ -139,12 +141,14 @@ def detect(mutation: Mutation, seeds: int, trials: int) -> tuple[str, int, float
             path.write_text(text.replace(fixed, broken))
         began = time.monotonic()
         command = [sys.executable, __file__, "--detect", str(seeds), str(trials)]
-        env = {**os.environ, "PYTHONPATH": f"{source}:{ROOT / 'benchmarks'}"}
+        env = {**os.environ, "PYTHONPATH": f"{source}:{ROOT / 'benchmarks'}", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"{mutation.name}: {done.stderr[-2000:]}")
         what, needed = done.stdout.strip().splitlines()[-1].split("|")
-        return what, int(needed), time.monotonic() - began
+        seconds = time.monotonic() - began
+        print(f"{mutation.name:36} {what or 'NOT FOUND':20} {needed:>5} seeds {seconds:7.1f} s", flush=True)
+        return bool(what)
 
 
 def search(seeds: int, trials: int) -> str:
@@ -171,6 +175,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="of mutations; none: all")
     parser.add_argument("--seeds", type=int, default=150)
     parser.add_argument("--trials", type=int, default=60, help="of each guarantee")
+    parser.add_argument("--jobs", type=int, default=1, help="mutations at a time")
     parser.add_argument("--quick", action="store_true", help="two mutations, few seeds: whether it works")
     parser.add_argument("--detect", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -185,12 +190,10 @@ def main() -> None:
     if options.quick:
         swift = ("people_do_not_count", "success_at_start_is_paid")
         chosen, options.seeds, options.trials = [m for m in MUTATIONS if m.name in swift], 20, 0
-    bars, found = Bars(), 0
-    for mutation in chosen:
-        what, needed, seconds = detect(mutation, options.seeds, options.trials)
-        found += bool(what)
-        print(f"{mutation.name:36} {what or 'NOT FOUND':20} {needed:5} seeds {seconds:7.1f} s", flush=True)
-    bars.at_least("mutations_found", found, min(GOAL, len(chosen)))
+    bars = Bars()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        found = list(pool.map(lambda mutation: detect(mutation, options.seeds, options.trials), chosen))
+    bars.at_least("mutations_found", sum(found), min(GOAL, len(chosen)))
     bars.report()
 
 

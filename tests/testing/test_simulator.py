@@ -18,6 +18,8 @@ from plaudit.testing.people import TELEOP
 from plaudit.testing.runner import Result, simulate
 from plaudit.testing.scenario import INTERVENTIONS, RECORDING, Event, Scenario, draw
 from plaudit.testing.studies import Rate, describe, shrink
+from plaudit.training.monitor import JudgeMonitor
+from plaudit.training.online_state import OnlineSchedule
 from plaudit.training.replay_buffer import StateManager
 from plaudit.types import EnvSpec
 
@@ -102,6 +104,17 @@ def test_weights_that_go_back_are_found(monkeypatch):
 
     monkeypatch.setattr(StateManager, "status", status)
     assert violated(replace(PLAIN, keys={**PLAIN.keys, "run.publish_freq": 1})) == "versions_grow"
+
+
+def test_labels_of_a_stopped_judge_are_found_where_they_are_sampled(monkeypatch):
+    keys, errors = {**PLAIN.keys, "audit.first_episodes": 5}, {"false": 1.0}
+    events = (Event("replace", 300, "model"), Event("slow", 0, "judge", 2))
+    scenario = replace(PLAIN, judge="classifier", keys=keys, errors=errors, events=events, episodes=12)
+    assert violated(scenario) == ""
+    monkeypatch.setattr(JudgeMonitor, "rejected", frozenset())
+    unblocked = property(lambda schedule: schedule.has_samples and not schedule.monitor.blocks_learning)
+    monkeypatch.setattr(OnlineSchedule, "can_learn", unblocked)
+    assert violated(scenario) == "stopped_judge"
 
 
 HELPED = replace(PLAIN, keys={**PLAIN.keys, "teleop": {"type": TELEOP}, "demos.made": 2}, episodes=6)

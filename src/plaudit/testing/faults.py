@@ -27,7 +27,8 @@ from unittest.mock import patch
 from plaudit.data import disk as data_disk
 from plaudit.data.disk import identity, read_at
 from plaudit.data.store import Store
-from plaudit.errors import WorkerFailed, WorkerLost
+from plaudit.errors import PlauditError, WorkerFailed, WorkerLost
+from plaudit.judges.labeling import LabelRunner
 from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus
 from plaudit.testing.env import HONEST, SimulatedModel, write_model
 from plaudit.testing.learner import watched_learners
@@ -41,6 +42,7 @@ from plaudit.training.workers.env import EnvWorker
 
 CHANGES = ("pwrite", "ftruncate", "fsync", "fdatasync", "mkdir", "replace", "rename", "link", "unlink", "rmdir")
 REAL = {name: getattr(os, name) for name in CHANGES}
+LABELED = 2  # episodes of a judge's batch: runs have tens of episodes here, and relabeling them should take many turns
 
 
 class Kill(BaseException):
@@ -165,6 +167,7 @@ def simulated_machine(world: World, disk: SimulatedDisk) -> Iterator[None]:
         for name, simulated in (("time", now), ("monotonic", now), ("sleep", sleep)):
             stack.enter_context(patch.object(time, name, simulated))
         stack.enter_context(patch("plaudit.data.store.lock", lock))
+        stack.enter_context(patch.dict(LabelRunner.__init__.__kwdefaults__, batch_size=LABELED))
         stack.enter_context(patch.object(TensorBoard, "log", lambda *_: None))
         stack.enter_context(simulated_retraining())
         stack.enter_context(watched_learners())
@@ -187,25 +190,39 @@ def attending(gate: bool, listener: Callable[[OperatorStatus], None] = lambda _:
     return operator
 
 
+class LateFuture(Future[Any]):
+    """The result of a slow worker's call, which the loop gets some turns after the call was made."""
+
+    def __init__(self, group: "SimulatedGroup", turns: int):
+        super().__init__()
+        self._group, self._due = group, group.turn + turns
+
+    def done(self) -> bool:
+        return super().done() and self._group.turn >= self._due
+
+
 class FaultyHandle(SerialHandle[Any]):
-    """A worker that raises, hangs or is lost at some of its calls."""
+    """A worker that may be slow, and that raises, hangs or is lost at some of its calls."""
 
     def __init__(self, name: str, group: "SimulatedGroup"):
         super().__init__(name, group.make(name))
         self._group, self._setup = group, ()
 
     def submit(self, method: Any, *args: Any, **kwargs: Any) -> Future[Any]:
-        kind, failed = self._group.next_fault(self.name), Future[Any]()
+        kind, future = self._group.next_fault(self.name), LateFuture(self._group, self._group.slow.get(self.name, 0))
         if kind == "answer lost":
             super().call(method, *args, **kwargs)
         if kind == "raise":
-            failed.set_exception(WorkerFailed(self.name, RuntimeError("simulated"), "simulated"))
+            future.set_exception(WorkerFailed(self.name, RuntimeError("simulated"), "simulated"))
         elif kind in ("lost", "answer lost"):
-            failed.set_exception(WorkerLost(self.name, "its process died"))
+            future.set_exception(WorkerLost(self.name, "its process died"))
             self.restart()
         else:
-            return super().submit(method, *args, **kwargs)
-        return failed
+            try:
+                future.set_result(self.call(method, *args, **kwargs))
+            except PlauditError as error:
+                future.set_exception(error)
+        return future
 
     def call(self, method: Any, *args: Any, **kwargs: Any) -> Any:
         """A call that waits reaches a lost worker again when it is back."""
@@ -232,9 +249,13 @@ class SimulatedGroup(LocalWorkerGroup):
 
     clock: TurnClock
 
-    def __init__(self, folder: RunFolder, world: World, faults: dict[tuple[str, int], str]):
-        """faults: (worker, number of its call) -> kind; those that have happened are removed"""
+    def __init__(self, folder: RunFolder, world: World, faults: dict[tuple[str, int], str], slow: Mapping[str, int]):
+        """
+        faults: (worker, number of its call) -> kind; those that have happened are removed
+        slow: worker -> turns of the loop that each of its calls takes longer
+        """
         self._world, self._faults, self.live, self.fired = world, faults, False, False
+        self.slow, self.turn = slow, 0
         self._calls: Counter[str] = Counter()
         super().__init__(folder, serial=True)
 
@@ -265,7 +286,7 @@ class SimulatedGroup(LocalWorkerGroup):
         return worker
 
     def wait(self, seconds: float, failed: Any) -> None:
-        before = self.clock.turns
+        before, self.turn = self.clock.turns, self.turn + 1
         super().wait(seconds, failed)
         self._world.now += self.clock.turns - before
 
@@ -305,6 +326,8 @@ class InlineChild:
 
     def exit_reason(self) -> str:
         return "it ended"
+
+    def hang_up(self) -> None: ...
 
     def end(self, *_: Any, **__: Any) -> bool:
         return True

@@ -205,6 +205,7 @@ class SimulatedRun:
         self.worker_faults = {
             (event.what.split(": ")[0], event.at): event.what.split(": ")[1] for event in self._events("worker")
         }
+        self.slow = {event.what: int(event.number) for event in self._events("slow")}
         self._pending = [e for e in scenario.events if e.kind in ("person", "stop", "replace", "unreachable")]
         self._robot_events = [e for e in scenario.events if e.kind in ("operator", "silent")]
         self._turn, self._episode = 0, -1
@@ -307,7 +308,7 @@ class SimulatedRun:
 
     def _online(self) -> bool:
         folder = RunFolder.open(self.path, self.config)
-        group = self._group = SimulatedGroup(folder, self.world, self.worker_faults)
+        group = self._group = SimulatedGroup(folder, self.world, self.worker_faults, self.slow)
 
         def callback(progress: Any) -> bool:
             group.live = True

@@ -22,13 +22,15 @@ from plaudit.judges.simulator import SimulatorJudge
 from plaudit.policies.config import CLONED
 from plaudit.registry import LEARNER_REGISTRY
 from plaudit.rollout.vector import collect_rollout
-from plaudit.testing.env import TYPE, SimulatedEnvConfig, write_model
+from plaudit.testing.env import HONEST, TYPE, SimulatedEnvConfig, write_model
 from plaudit.testing.learner import ENCODER, OFF_POLICY, ON_POLICY, SMALL
 from plaudit.testing.people import TELEOP, Habits
 from plaudit.testing.world import pick, uniform
 from plaudit.training.config import DEMO_SEEDS, TrainingConfig
 
-Kind = Literal["kill", "power", "full", "worker", "operator", "silent", "unreachable", "person", "replace", "stop"]
+Kind = Literal[
+    "kill", "power", "full", "worker", "slow", "operator", "silent", "unreachable", "person", "replace", "stop"
+]
 TRIES = 40  # configs that are drawn before a plain one is taken
 BASIC_KEYS: Mapping[str, Any] = {
     "env.type": "plaudit.testing.env:SimulatedEnvConfig",
@@ -54,7 +56,7 @@ class Event:
     kind: Kind
     at: int  # change of the disk, call of a worker, episode, or turn of the loop
     what: str = ""
-    number: float = 0.0  # length, step, or which episode
+    number: float = 0.0  # length, turns, step, or which episode
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ class Scenario:
         """The config, if it is accepted, and the files that it names."""
         config = parse(TrainingConfig, self.tree(folder))
         write_model(folder / "judge", {**self.errors, "run_seed": config.run.seed})
-        write_model(folder / "judge_b", {**self.errors, "run_seed": config.run.seed, "name": "b"})
+        factor = pick((1.0, 0.2), self.seed, "judge_b")  # somebody who replaces a judge hopes for a better one
+        rates = {name: factor * self.errors[name] for name in HONEST.keys() & self.errors.keys()}
+        write_model(folder / "judge_b", {**self.errors, **rates, "run_seed": config.run.seed, "name": "b"})
         if config.demos.store is not None and not config.demos.store.exists():
             make_demos(config.demos.store, int(self.keys["demos.made"]), config.run.seed, config.env)
         return config
@@ -324,10 +328,11 @@ def _events(seed: int, schedule: str, judge: str) -> tuple[Event, ...]:
     add("person", 6, 0.4, 120, ("answer", "relabel", "exclude"), 1000)
     add("stop", 1, 0.2, 80)
     if judge == "classifier":
-        add("replace", 1, 0.25, 200, ("model", "calibration"))
+        add("replace", 1, 0.4, 300, ("model", "calibration"))
     if schedule == "online":
         kinds = tuple(f"{worker}: {kind}" for worker in WORKERS for kind in ("raise", "lost", "answer lost", "hang"))
         add("worker", 3, 0.4, 60, kinds)
+        add("slow", 1, 0.4, 1, ("env", "judge", "judge", "learner"), 5)
         add("operator", 6, 0.3, 20, ("success", "failure", "discard", "repeat", "end", "pause"), 3)
         add("silent", 1, 0.2, 20, ("once", "often", "always"), 3)
         add("unreachable", 1, 0.2, 60, upto=40)
