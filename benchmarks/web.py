@@ -91,7 +91,7 @@ def main() -> None:
             first, again = page(server, f"{name}/large"), page(server, f"{name}/large")
             print(f"floor {floor * 1e3:.1f} ms; first page {first:.3f} s, again {again:.3f} s", flush=True)
             bars.at_most("web_first_page_s", first, 0.5)
-            print(f"filter over all episodes: {timed(server, f'/api/episodes/{name}/large?outcome=failure'):.2f} s")
+            bars.at_most("web_first_filter_s", timed(server, f"/api/episodes/{name}/large?outcome=failure"), 0.5)
             for kind, frames in (("small_frames", 200), ("large_frames", 100)):
                 times = [timed(server, f"/frame/1/{t}/front/{name}/{kind}") for t in range(frames)]
                 print(f"{kind}: median {np.median(times) * 1e3:.1f} ms, p95 {np.quantile(times, 0.95) * 1e3:.1f} ms")

@@ -73,6 +73,10 @@ class RunData:
         """A metric over env steps."""
         return self.columns.get(name, [])
 
+    def rates(self, name: str) -> Series:
+        """A share over env steps. A file from elsewhere may have NaN, or a number that is no share: left out."""
+        return [(step, share) for step, share in self.points(name) if 0 <= share <= 1]
+
     def band(self, name: str) -> Band:
         """The interval of a metric over env steps."""
         low, high = self.points(f"{name}_low"), self.points(f"{name}_high")

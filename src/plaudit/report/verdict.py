@@ -379,11 +379,11 @@ def run_verdict(run: "RunData", *, live: bool = False) -> Verdict:
         "judge/success_once": "by the judge alone",
         "env/success_once": "in training, by the simulator",
     }
-    name = next((name for name in sources if run.latest(name) is not None), None)
+    name = next((name for name in sources if run.rates(name)), None)
     after = f"after {run.last['step']:,} steps"
     if name is None:
         return Verdict("No result yet.", f"No episode has been labeled {after}.", *following, tone="open")
-    rate, band = run.latest(name), run.band(name)
+    rate, band = run.rates(name)[-1][1], run.band(name)
     interval = f" (95% CI {band[-1][1]:.0%} to {band[-1][2]:.0%})" if band else ""
     why = f"{rate:.0%}{interval} success {sources[name]}, {after}."
     goal = run.option("evaluation", "stop_success_rate") or GOOD_SUCCESS

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,14 @@ class StoreIndex:
     _seen: tuple[int, int] = (0, 0)  # generation and versions of the ledger
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
+    def prepare(self) -> Iterator[int]:
+        """Compute the rows one by one, so that a request in between waits for one row only. Yields their episodes."""
+        for episode_id in self.store.ids[::-1]:
+            with self._guard:
+                self._forget_changed()
+                self.row(episode_id)
+            yield episode_id
+
     def page(self, query: Mapping[str, str]) -> dict[str, Any]:
         """The episodes that a query asks for, the newest first, a page of them."""
         with self._guard:
@@ -59,8 +67,8 @@ class StoreIndex:
             filters = {name: query[name] for name in FILTERS if query.get(name)}
             if filters:
                 ids = [i for i in ids if all(FILTERS[name](self.row(i), value) for name, value in filters.items())]
-            first = max(0, _number(query.get("first", "0")))
-            count = min(MAX_PAGE, max(1, _number(query.get("count", str(PAGE)))))
+            first = max(0, min(parse_number(query.get("first", "0")), len(ids)))
+            count = min(MAX_PAGE, max(1, parse_number(query.get("count", str(PAGE)))))
             return {
                 "total": len(self.store.ids),
                 "matches": len(ids),
@@ -135,7 +143,8 @@ def _summary(rows: Sequence[Mapping[str, Any]], folder: Path) -> Verdict:
     return Verdict(result, why, "Train a judge on these labels", f"plaudit train-reward {quoted(folder)}", "good")
 
 
-def _number(text: str) -> int:
+def parse_number(text: str) -> int:
+    """A number of a query."""
     try:
         return int(text)
     except ValueError:

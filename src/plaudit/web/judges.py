@@ -71,7 +71,7 @@ def _verdict(path: Path, scores: Any, certificate: Certificate | None, problem: 
 
 
 def _percent(value: Any) -> str:
-    return f"{value:.1%}" if isinstance(value, int | float) else "unknown"
+    return f"{value:.1%}" if isinstance(value, int | float) and 0 <= value <= 1 else "unknown"
 
 
 def _certificate(certificate: Certificate) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from plaudit.data.disk import Folder
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, PlauditError
-from plaudit.files import Root, parse_json, understood
+from plaudit.files import MAX_STEP, Root, parse_json, understood
 from plaudit.judges.human.queue import disagreement
 from plaudit.report.verdict import run_verdict
 from plaudit.training.audit import CORRECTED
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # it draws charts too
     from plaudit.report.run_data import RunData
 
 POINTS, SMALL = 400, 150  # of a curve, and of one in a small chart
-EVENTS = 30
+EVENTS, MAX_TEXT = 30, 500  # shown, and characters of each
 CLIPS = 4  # latest and most disputed episodes
 RECENT = 200  # episodes that the disputed ones are chosen from
 MAX_METRICS = 1 << 30  # bytes
@@ -99,7 +99,9 @@ def _new_metrics(path: Path, start: int) -> tuple[list[dict[str, float]], int]:
 
 
 def _is_metrics(line: Any) -> bool:
-    return isinstance(line, dict) and "step" in line and all(isinstance(v, int | float) for v in line.values())
+    if not isinstance(line, dict) or not all(isinstance(value, int | float) for value in line.values()):
+        return False
+    return 0 <= line.get("step", math.nan) <= MAX_STEP
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
@@ -123,7 +125,7 @@ def _describe_run(run: "RunData") -> dict[str, Any]:
     live, band = ask(path), _thinned(run.band(CORRECTED))
     success = success_of(run)
     groups = {
-        title: {name: _thinned(points, SMALL) for name in names if len(points := run.points(name)) > 1}
+        title: {name: points for name in names if len(points := _thinned(run.points(name), SMALL)) > 1}
         for title, names in OTHER.items()
     }
     return {
@@ -139,7 +141,11 @@ def _describe_run(run: "RunData") -> dict[str, Any]:
         "groups": {title: curves for title, curves in groups.items() if curves},
         "latest": {name: run.latest(name) for name in run.names("judge/", "env/", "eval/", "audit/", "person/")},
         "events": [
-            {"time": event.get("time"), "kind": str(event.get("event")), "message": str(event.get("message"))}
+            {
+                "time": event.get("time"),
+                "kind": str(event.get("event")),
+                "message": str(event.get("message"))[:MAX_TEXT],
+            }
             for event in run.events[-EVENTS:]
         ][::-1],
         "versions": [
@@ -154,7 +160,7 @@ def _describe_run(run: "RunData") -> dict[str, Any]:
 def success_of(run: "RunData") -> "dict[str, Series]":
     """Success rates by kind. With an audit, the judge's is of the same episodes as its correction."""
     metrics = SUCCESS | ({"judge": "audit/judge_success_rate"} if run.points(CORRECTED) else {})
-    return {label: points for label, name in metrics.items() if (points := run.points(name))}
+    return {label: points for label, name in metrics.items() if (points := run.rates(name))}
 
 
 def _windows(run: "RunData") -> str:
@@ -173,8 +179,8 @@ def compare_runs(runs: Sequence[tuple[str, "RunData"]]) -> list[dict[str, Any]]:
             "name": name,
             "step": run.last.get("step", 0),
             "elapsed_s": run.last.get("time/elapsed_s", 0),
-            "learner": str(run.option("learner", "type")),
-            "judge": str(run.option("judge", "type")),
+            "learner": str(run.option("learner", "type") or "-"),
+            "judge": str(run.option("judge", "type") or "-"),
             "success": {label: _thinned(points) for label, points in success_of(run).items()},
             "about": _windows(run),
             "verdict": as_json(run_verdict(run)),

@@ -21,7 +21,7 @@ from plaudit.data.rewards import RewardConfig
 from plaudit.errors import EpisodeNotFound, MissingExtra, PlauditError
 from plaudit.files import Root, parse_json
 from plaudit.training.live import ask
-from plaudit.web.episodes import FrameReader, StoreIndex, as_json, as_typed, describe_episode
+from plaudit.web.episodes import FrameReader, StoreIndex, as_json, as_typed, describe_episode, parse_number
 from plaudit.web.guard import MAX_BODY, Access, Guard, error
 from plaudit.web.judges import WhatIf, describe_judge
 from plaudit.web.labeling import LabelSessions, actions
@@ -60,6 +60,7 @@ MAX_FOLLOWING = 100  # pages that follow runs at once
 BODY_S = 20.0  # that a request may take to arrive
 POLICY_VIOLATION, TRY_LATER = 1008, 1013  # codes of a websocket that the server closes
 MAX_COMPARED = 12  # runs
+MAX_WARM = 50_000  # episodes whose labels are read when the server starts
 MAX_VIDEO = 64 << 20  # bytes; ours have about one megabyte
 
 
@@ -200,17 +201,24 @@ class _Server:
         self._indexes: dict[str, StoreIndex] = {}
         self._runs, self._what_if = RunReader(), WhatIf()
         self._looks: dict[tuple[str, str], _Look] = {}
-        self._guard, self._following = threading.Lock(), 0
+        self._guard, self._following, self._closed = threading.Lock(), 0, False
         self.tasks = Tasks(library, command)
 
     def warm(self) -> None:
-        """Open the stores in advance: opening 10,000 episodes takes a second."""
-        for kind, name in self._library.items():
-            if kind == "store":
-                with suppress(PlauditError):
-                    self._library.store(name)
+        """Open the stores in advance and read their labels: 10,000 episodes take a second."""
+        stores, rows = [name for kind, name in self._library.items() if kind == "store"], 0
+        for name in stores:
+            with suppress(PlauditError):
+                self._library.store(name)
+        for name in stores:
+            with suppress(PlauditError):
+                for _ in self.index(name).prepare():
+                    rows += 1
+                    if self._closed or rows >= MAX_WARM:
+                        return
 
     def close(self) -> None:
+        self._closed = True
         self._sessions.close()
         self.tasks.close()
         self._library.close()
@@ -233,7 +241,7 @@ class _Server:
             if item.kind == "judge":
                 return _result(describe_judge(item.path))
         except PlauditError as problem:
-            return {"error": str(problem)}
+            return {"error": as_typed(problem)}
         return {}
 
     def episodes(self, request: Request) -> dict[str, Any]:
@@ -263,7 +271,7 @@ class _Server:
     def frame(self, request: Request) -> Response:
         at, width = request.path_params, request.query_params.get("w")
         store = self._library.store(at["name"], fresh=False)
-        size = None if width is None else max(16, min(int(width), 1024))
+        size = None if width is None else max(16, min(parse_number(width), 1024))
         data, kind = self._frames.image(store, at["number"], at["camera"], at["frame"], size)
         return Response(data, media_type=kind, headers=FRAME_CACHE)
 
@@ -376,7 +384,10 @@ class _Server:
         item = self._library.item("run", request.path_params["name"])
         if which not in ("first", "last"):
             raise NotServed("the videos of a run are 'first' and 'last'")
-        video = Root(item.path).read(item.path / "videos" / f"{which}.mp4", MAX_VIDEO)
+        try:
+            video = Root(item.path).read(item.path / "videos" / f"{which}.mp4", MAX_VIDEO)
+        except FileNotFoundError:
+            raise NotServed(f"this run has no {which} video") from None
         return Response(video, media_type="video/mp4")
 
     # Judges

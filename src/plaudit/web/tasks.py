@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from plaudit.config import Config
+from plaudit.config import Config, parse
 from plaudit.data.transfer import store_beside
 from plaudit.errors import DataError
 from plaudit.processes import ChildProcess
@@ -80,7 +80,7 @@ class Tasks:
 
     def start(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Start what a page asks for."""
-        asked = TaskRequest.model_validate(request)
+        asked = parse(TaskRequest, request)
         words, result = COMMANDS[asked.kind](self._library, asked)
         with self._guard:
             for task in self._tasks:

@@ -1,6 +1,6 @@
 // The router: an address like #/episodes/NAME shows a page. A page returns a function that ends it, or nothing.
 
-import { ask, breakable, el, link, path, section, tell, verdict } from "./dom.js";
+import { ask, breakable, count, el, link, path, section, tell, verdict } from "./dom.js";
 import { episodePage } from "./episode.js";
 import { episodesPage } from "./episodes.js";
 import { judgePage, trainingPage } from "./judges.js";
@@ -64,7 +64,7 @@ async function libraryPage({ page }) {
 // The three lines of the first page: what there is, what is missing, and what to do next.
 function overview(of) {
   const stores = of("store"), sum = (key) => stores.reduce((total, item) => total + (item[key] ?? 0), 0);
-  const episodes = sum("episodes"), labeled = sum("labeled"), count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+  const episodes = sum("episodes"), labeled = sum("labeled");
   const next = (advice, command = "") => ({ advice, command });
   const most = stores.toSorted((a, b) => (b.episodes - b.labeled || 0) - (a.episodes - a.labeled || 0))[0];
   if (!of("run").length && !of("judge").length && !episodes) {
@@ -80,7 +80,7 @@ function overview(of) {
 }
 
 function card(item, address) {
-  const facts = item.kind === "report" ? "exam, arena or evaluation" : item.error ?? item.verdict ?? (item.episodes === undefined ? "is being trained" : `${item.episodes.toLocaleString("en")} episodes, ${item.labeled.toLocaleString("en")} labeled`);
+  const facts = item.kind === "report" ? "exam, arena or evaluation" : item.error ?? item.verdict ?? (item.episodes === undefined ? "is being trained" : `${count(item.episodes, "episode")}, ${item.labeled.toLocaleString("en")} labeled`);
   const to = item.kind === "report" ? { href: `/report/report/${path(item.name)}`, target: "_blank" } : { href: link(address, item.name) };
   return el("a", { class: `card ${item.tone ?? ""}`, ...to }, el("b", {}, ...breakable(item.name), item.live ? el("span", { class: "live" }, "live") : null),
     el("div", { class: item.error ? "warn" : "muted" }, facts));

@@ -43,10 +43,10 @@ export function verdict({ result, why, advice, command, tone }) {
     el("dt", {}, "Why"), el("dd", {}, why), el("dt", {}, "Next"), el("dd", {}, ...next));
 }
 
-// Rows of cells; a cell is text or a node.
-export function table(rows, header = []) {
-  const line = (tag, cells) => el("tr", {}, ...cells.map((cell) => el(tag, {}, cell)));
-  return el("div", { class: "scroll" }, el("table", {}, header.length ? el("thead", {}, line("th", header)) : null,
+// Rows of cells; a cell is text or a node. style: "stacked" shows each row as a list on a phone
+export function table(rows, header = [], style = "") {
+  const line = (tag, cells) => el("tr", {}, ...cells.map((cell, number) => el(tag, { "data-head": header[number] }, cell)));
+  return el("div", { class: `scroll ${style}` }, el("table", {}, header.length ? el("thead", {}, line("th", header)) : null,
     el("tbody", {}, ...rows.map((row) => line("td", row)))));
 }
 
@@ -75,9 +75,10 @@ export const breakable = (name) => name.split("/").flatMap((part, number) => (nu
 
 export const path = (name) => name.split("/").map(encodeURIComponent).join("/");
 export const link = (kind, name, ...rest) => `#/${[kind, encodeURIComponent(name), ...rest].join("/")}`;
-export const short = (value) => (typeof value === "number" ? Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 }) : `${value}`);
+export const short = (value) => (value === null ? "-" : typeof value === "number" ? Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 }) : `${value}`);
 export const percent = (value) => `${Math.round(100 * value)}%`;
-export const when = (seconds) => new Date(1000 * seconds).toLocaleString();
+export const when = (seconds) => (typeof seconds === "number" ? new Date(1000 * seconds).toLocaleString() : "");
+export const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
 export function frameUrl(store, id, storeId, camera, frame, width) {
   const size = width ? `&w=${width}` : "";

@@ -1,6 +1,6 @@
 // The grid of a store's episodes, with filters in the address so that a view can be shared.
 
-import { ask, breakable, el, frameUrl, link, path, verdict } from "./dom.js";
+import { ask, breakable, count, el, frameUrl, link, path, verdict } from "./dom.js";
 
 const COUNT = 60;
 const OUTCOMES = ["", "success", "failure", "unlabeled", "excluded", "withheld"];
@@ -22,7 +22,7 @@ export async function episodesPage({ page, crumbs, name, query }) {
     if (answer.total) page.append(el("p", {}, "No episode matches these filters. ", el("a", { href: link("episodes", name) }, "Show all")));
     return;
   }
-  page.append(el("p", { class: "muted" }, `${answer.matches.toLocaleString("en")} of ${answer.total.toLocaleString("en")} episodes`));
+  page.append(el("p", { class: "muted" }, `${answer.matches.toLocaleString("en")} of ${count(answer.total, "episode")}`));
   page.append(el("div", { class: "grid" }, ...answer.episodes.map((row) => tile(name, answer.store, row))), pager(name, query, answer));
 }
 
@@ -66,15 +66,15 @@ function discarded(name, other) {
 }
 
 function pager(name, query, answer) {
-  const count = Number(query.get("count") ?? COUNT);
+  const size = Number(query.get("count") ?? COUNT);
   const to = (first) => {
     const changed = new URLSearchParams(query);
     changed.set("first", first);
     return `${link("episodes", name)}?${changed}`;
   };
   const parts = [];
-  if (answer.first > 0) parts.push(el("a", { href: to(Math.max(0, answer.first - count)) }, "← Earlier page"));
-  if (answer.first + count < answer.matches) parts.push(el("a", { href: to(answer.first + count) }, "Next page →"));
-  const last = Math.min(answer.first + count, answer.matches);
+  if (answer.first > 0) parts.push(el("a", { href: to(Math.max(0, answer.first - size)) }, "← Earlier page"));
+  if (answer.first + size < answer.matches) parts.push(el("a", { href: to(answer.first + size) }, "Next page →"));
+  const last = Math.min(answer.first + size, answer.matches);
   return el("p", { class: "row" }, el("span", { class: "muted" }, `${answer.first + 1} to ${last}`), ...parts);
 }

@@ -2,7 +2,7 @@
 // that is open is sent each change over a websocket.
 
 import { chart, chartWidth, legend } from "./charts.js";
-import { ask, breakable, clipUrl, clock, el, frameUrl, link, path, percent, section, short, table, tell, verdict, when } from "./dom.js";
+import { ask, breakable, clipUrl, clock, count, el, frameUrl, link, path, percent, section, short, table, tell, verdict, when } from "./dom.js";
 
 const RETRY_MS = 3000, RECENT_MS = 10000;
 const CLIP = 16; // frames of a short view of an episode (episodes.py, style.css)
@@ -146,15 +146,15 @@ function restParts(name, run) {
     versions.length ? section("Judge versions", table(versions)) : null,
     events.length ? section("Events", table(events)) : null,
     el("div", { class: "groups" }, ...Object.entries(run.groups).map(([title, curves]) => group(title, Object.entries(curves)))),
-    section("Latest numbers", el("details", {}, el("summary", {}, `${numbers.length} metrics`), table(numbers))),
+    section("Latest numbers", el("details", {}, el("summary", {}, count(numbers.length, "metric")), table(numbers))),
     run.live?.operator ? null : el("p", { class: "muted" }, STOP),
   ].filter(Boolean);
 }
 
 // Which run is best, by the most trustworthy success that all of them have.
-function comparison(runs, count) {
+function comparison(runs, total) {
   if (!runs.length) {
-    return { result: "No run is chosen.", why: `There ${count === 1 ? "is 1 run" : `are ${count} runs`} in these folders.`, advice: count ? "Choose two or more runs" : "Start a run", command: "", tone: "open" };
+    return { result: "No run is chosen.", why: `These folders have ${count(total, "run")}.`, advice: total ? "Choose two or more runs" : "Start a run", command: "", tone: "open" };
   }
   const kind = TRUSTED.find((one) => runs.every((run) => run.success[one]));
   if (!kind) return { result: "These runs cannot be compared.", why: "No kind of success was measured in all of them.", advice: "Choose runs with the same kind of judge", command: "", tone: "open" };
@@ -188,10 +188,10 @@ export async function comparePage({ page, crumbs, query }) {
   const last = (run, kind) => (run.success[kind] ? percent(run.success[kind].at(-1)[1]) : "-");
   page.append(table(runs.map((run) => [el("a", { href: link("run", run.name) }, run.name), run.verdict.result, run.learner, run.judge,
     run.step.toLocaleString("en"), clock(run.elapsed_s), ...kinds.map((kind) => last(run, kind))]),
-  ["run", "result", "learner", "judge", "steps", "time", ...kinds]));
+  ["run", "result", "learner", "judge", "steps", "time", ...kinds.map((kind) => `success: ${kind}`)], "stacked"));
   page.append(el("p", { class: "muted" }, runs.find((run) => run.about)?.about ?? ""));
   page.append(el("div", { class: "halves" }, ...kinds.map((kind) => {
-    const having = runs.filter((run) => run.success[kind]), width = Math.min(600, chartWidth());
+    const having = runs.filter((run) => run.success[kind]), width = kinds.length > 1 ? Math.min(600, chartWidth()) : chartWidth();
     return section(`Success: ${kind}`, el("div", { class: "card" }, legend(having.map((run) => run.name)),
       chart(having.map((run) => run.success[kind]), { range: [0, 1], unit: percent, width })));
   })));
