@@ -143,7 +143,7 @@ def test_errors_are_drawn_as_intervals_with_their_limits_and_the_alarm_with_its_
     ]
     shown = page(run(tmp_path, *audited, told=[("alarm", "judged 90%, true 40%")]))
     assert "<b>50% [46-56]</b>false, of the successes by the judge (max 10)" in shown
-    assert "<b>60% [56-66]</b>success rate of the last 4 episodes (corrected by the audit)" in shown
+    assert "<b>60% [56-66]</b>success in training, the last 4 episodes (corrected by the audit)" in shown
     chart = next(chart for chart in charts(shown) if "Errors of the judge" in chart)
     assert chart.count("stroke-dasharray") == 2 and chart.count('id="interval') == 2 and ">alarm</text>" in chart
     first = charts(shown)[0]
@@ -158,16 +158,15 @@ def compared(audited: int = 9, **line: float) -> dict[str, float]:
 
 
 def success_tiles(shown: str) -> dict[str, str]:
-    return {
-        who: rate for rate, who in re.findall(r"<b>(\S+?%).*?</b>success rate of the last 4 episodes \((.*?)\)", shown)
-    }
+    tiles = re.findall(r"<b>(\S+?%).*?</b>success in training, the last 4 episodes \((.*?)\)", shown)
+    return {who: rate for rate, who in tiles}
 
 
 def test_success_rates_that_are_compared_are_of_the_same_episodes(tmp_path, written_charts):
     played(tmp_path, (False, True), (True, True), (False, True), (False, True), (False, True))
     shown = page(run(tmp_path, {}, *[compared()] * 5))  # the fifth line is about the episodes 1 to 4
     assert success_tiles(shown) == {"judge": "70%", "simulator": "25%", "corrected by the audit": "60%"}
-    assert ">Success rate of the last 4 episodes</text>" in charts(shown)[0]
+    assert ">Success rate; in training, of the last 4 episodes</text>" in charts(shown)[0]
 
 
 def test_a_curve_of_other_episodes_says_which(tmp_path, written_charts):

@@ -1,7 +1,7 @@
 """The report of a judge: one HTML page that shows how reliable it is and where it is wrong; terminal tables too.
 
 The page has the same sections in the same order, whatever made it: the result, scores over time, figures, episodes and
-frames, probabilities and controls, new episodes, the largest errors, training, metadata. A section without content is
+frames, probabilities and controls, the largest errors, new episodes, training, metadata. A section without content is
 left out. `plaudit train-reward` writes it for the model that it trained (`write_judge_report`), `plaudit judge exam`
 for one or several judges (exam.py), and `plaudit judge eval` for any judge that is compared with reference labels
 (`save_evaluation`):
@@ -125,12 +125,12 @@ class JudgeReport:
         sections = [
             *(page.text(message, "muted") for message in self.notes),
             *judge_blocks(self.metrics, self.controls, self.predictions, self.decodes),
-            *([_forecast_section(self.forecast)] if self.forecast else []),
-            *([_guarantee_section(self.guarantee)] if self.guarantee else []),
             page.section(
                 "Largest errors", images if self.errors else page.text("No frame is wrong by 5% or more.", "muted")
             ),
             *_timelines(self.predictions, self.metrics.threshold, max_timelines),
+            *([_forecast_section(self.forecast)] if self.forecast else []),
+            *([_guarantee_section(self.guarantee)] if self.guarantee else []),
             *([_training_section(self.history)] if self.history else []),
         ]
         if self.unlabeled:
@@ -250,7 +250,7 @@ def _episode_tables(decodes: Decodes) -> list[Markup]:
         (rule, *map(format_frames_interval, onset_intervals(e)), wrong(e.fn), wrong(e.fp))
         for rule, e in decodes.items()
     ]
-    onsets = page.table(rows, ("decision rule", "success-onset error", "90th percentile", "FN", "FP"))
+    onsets = page.table(rows, ("decision rule", "success-onset error", "90th percentile", "missed", "false"))
     about = (
         f"The upper table: {name}. Brackets: 95% confidence intervals. They hold for episodes that are independent and "
         "recorded like these held-out ones. The 90th percentile needs at least 36 episodes."
@@ -266,16 +266,19 @@ def _frame_table(metrics: JudgeMetrics) -> Markup:
     rows = [
         ("threshold", f"{metrics.threshold:.4g}", about_threshold),
         ("false-positive rate", format_interval(metrics.fpr_interval), "of failure frames, 95% CI over episodes"),
-        ("precision", format_percent(metrics.precision), "of frames predicted a success"),
         ("recall", format_interval(metrics.recall_interval), recall_of),
+        ("precision", format_percent(metrics.precision), "of frames predicted a success"),
+        ("success at first frame", first_frame_count(metrics), "before anything happened"),
+    ]
+    more = [
         ("accuracy", format_percent(metrics.accuracy), f"of {metrics.frames:,} frames"),
         ("ROC AUC", format_number(metrics.roc_auc), "0.5 is chance"),
-        ("success at first frame", first_frame_count(metrics), "before anything happened"),
         ("calibration error (ECE)", format_percent(metrics.ece), "mean error of the probabilities"),
         ("Brier score", format_number(metrics.brier), "0.25 is chance"),
         ("log loss", format_number(metrics.log_loss), "nats; 0.69 is chance"),
     ]
-    return page.table((name, value, page.span(meaning, "muted")) for name, value, meaning in rows)
+    main, rest = (page.table((*row[:2], page.span(row[2], "muted")) for row in part) for part in (rows, more))
+    return page.join([main, page.folded("More figures", rest)])
 
 
 def _control_table(controls: Sequence[ControlResult]) -> list[Markup]:
@@ -310,7 +313,8 @@ def _probability_charts(predictions: Sequence[EpisodePrediction], threshold: flo
 
 def _traces_section(reports: Sequence[JudgeReport]) -> Markup:
     """A chart for each judge: the first frame of a success standing still, a failure and a success."""
-    charts = []
+    charts, still = list[Markup](), any(report.standing_still is not None for report in reports)
+    size = plots.SMALL if len(reports) > 1 else (600, 220)
     for report in reports:
         traces = {} if report.standing_still is None else {"standing still": np.nan_to_num(report.standing_still)}
         measured = [one for one in report.predictions if one.has_target.any()]
@@ -320,13 +324,12 @@ def _traces_section(reports: Sequence[JudgeReport]) -> Markup:
         traces |= {} if success is None else {"success": success.success_prob}
         events = [] if success is None else [plots.EventMarker(success.first_success or 0, "", bad=False)]
         lines = {name: [list(enumerate(trace.tolist()))] for name, trace in traces.items()}
-        options: dict[str, Any] = {"y_range": (-0.03, 1.03), "percent": True, "size": plots.SMALL, "events": events}
+        options: dict[str, Any] = {"y_range": (-0.03, 1.03), "percent": True, "size": size, "events": events}
         options["colors"] = {"success": plots.SUCCESS, "failure": plots.FAILURE, "standing still": plots.COLORS[-1]}
         charts.append(page.chart(plots.line_chart(lines, title=report.name, x="frame", **options)))
-    about = (
-        "The vertical line is the first success frame of the reference. Standing still repeats the first frame of a "
-        "success; nothing may rise there."
-    )
+    about = "The vertical line is the first success frame of the reference."
+    if still:
+        about += " Standing still repeats the first frame of a success; nothing may rise there."
     return page.section("P(success) over time", page.row(charts), page.text(about, "muted"))
 
 

@@ -85,11 +85,16 @@ def chart(svg: Markup) -> Markup:
 def code(words: str, summary: str = "") -> Markup:
     """Preformatted text; folded behind its summary if there is one."""
     shown = fill("<pre>{}</pre>", words)
-    return fill("<details><summary>{}</summary>{}</details>", summary, shown) if summary else shown
+    return folded(summary, shown) if summary else shown
 
 
-def row(blocks: Iterable[Markup], style: Literal["wide", ""] = "") -> Markup:
-    """Blocks side by side, as many as fit."""
+def folded(summary: str, *blocks: Markup) -> Markup:
+    """Blocks that are shown by a click."""
+    return fill("<details><summary>{}</summary>{}</details>", summary, join(blocks))
+
+
+def row(blocks: Iterable[Markup], style: Literal["wide", "grid", ""] = "") -> Markup:
+    """Blocks side by side, as many as fit. grid: all of one width"""
     return fill('<div class="row {}">{}</div>', style, join(blocks))
 
 

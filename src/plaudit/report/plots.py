@@ -12,7 +12,7 @@ which draw everything to measure it and take as long as the chart itself.)
 import io
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from itertools import cycle, pairwise
 from typing import Any, Concatenate, NamedTuple, ParamSpec
@@ -122,6 +122,7 @@ def line_chart(
     events: Sequence[EventMarker] = (),
     bands: Mapping[str, Band] | None = None,
     colors: Mapping[str, str] | None = None,
+    dashed: Collection[str] = (),
 ) -> None:
     """Curves over x; the curves of one name share a color.
 
@@ -129,6 +130,7 @@ def line_chart(
     marks: heights of dashed horizontal lines
     bands: intervals around the curves of a name
     colors: of some names, the others get one each
+    dashed: names of curves that are drawn with gaps
     """
     for (name, curves), next_color in zip(lines.items(), cycle(COLORS)):
         color = (colors or {}).get(name, next_color)
@@ -136,7 +138,8 @@ def line_chart(
             xs, ys = [point[0] for point in curve], [point[1] for point in curve]
             marker = "o" if len(curve) <= _MAX_MARKED_POINTS else ""
             label = _short(name) if number == 0 and name else "_unnamed"
-            axes.plot(xs, ys, color=color, marker=marker, markersize=3.5, linewidth=1.6, label=label)
+            style = "--" if name in dashed else "-"
+            axes.plot(xs, ys, style, color=color, marker=marker, markersize=3.5, linewidth=1.6, label=label)
         if band := (bands or {}).get(name):
             xs, low, high = zip(*band, strict=True)
             axes.fill_between(xs, low, high, color=color, alpha=0.15, linewidth=0, gid="interval")

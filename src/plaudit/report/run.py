@@ -172,7 +172,7 @@ _SMOOTHING = 5  # rollouts: one of sixteen episodes is a coarse measure
 _MAX_EVENTS = 60  # latest
 _MAX_VIDEO = 64 << 20  # bytes; ours have about one megabyte
 _MAX_EVALUATIONS = 30  # latest
-JUDGED = "eval/judge_success_once"
+JUDGED, _EVAL_JUDGED = "eval/judge_success_once", "eval seeds, by the judge"
 _WORKER_CHARTS: tuple[tuple[str, str, dict[str, str]], ...] = (  # title, unit, name of a curve -> metric
     ("Judge latency", "s per episode", {"latency": "time/judge_latency_s"}),
     ("Env steps per second", "1/s", {"rate": "time/env_steps_per_s"}),
@@ -302,7 +302,7 @@ def _tiles(run: RunData, rates: SuccessRates) -> dict[str, str]:
         tiles["success on eval seeds"] = f"{evaluations[0]:.0%}"
     for source, curve in rates.curves.items():
         ends = interval(CORRECTED_RATE) if source == CORRECTED else ""
-        tiles[f"success rate of {rates.episodes} ({source})"] = f"{curve[-1][1]:.0%}{ends}"
+        tiles[f"success in training, {rates.episodes} ({source})"] = f"{curve[-1][1]:.0%}{ends}"
     errors = {_FALSE: "false, of the successes by the judge", _MISSED: "missed successes, of all episodes"}
     for name, meaning in errors.items():
         most = run.option("audit", ERROR_LIMITS[name])
@@ -422,7 +422,7 @@ def _workers(run: RunData) -> list[Markup]:
         y_range = (0, top) if unit else None
         options: dict[str, Any] = {"x": "minutes", "y": unit, "y_range": y_range, "percent": not unit, "size": SMALL}
         charts.append(page.chart(line_chart(curves, title=title, **options)))
-    return [page.section("Workers", page.row(charts))] if charts else []
+    return [page.section("Workers", page.row(charts, "grid"))] if charts else []
 
 
 def _learning(run: RunData) -> list[Markup]:
@@ -432,7 +432,7 @@ def _learning(run: RunData) -> list[Markup]:
         for name in names
         if name not in _SHOWN_OVER_TIME
     ]
-    return [page.section("Learning", page.row(charts))] if charts else []
+    return [page.section("Learning", page.row(charts, "grid"))] if charts else []
 
 
 def _latest(heading: str, rows: Sequence[Sequence[str]], header: Sequence[str], most: int, rest: str) -> list[Markup]:
@@ -480,14 +480,14 @@ def _rate_charts(run: RunData, rates: SuccessRates) -> list[Markup]:
 
 def _success_chart(run: RunData, rates: SuccessRates) -> list[Markup]:
     """Success in training and on eval seeds."""
-    evaluations = {"eval seeds": run.points("eval/success_once"), "eval seeds, by the judge": run.points(JUDGED)}
+    evaluations = {"eval seeds": run.points("eval/success_once"), _EVAL_JUDGED: run.points(JUDGED)}
     curves = {**{name: points for name, points in evaluations.items() if points}, **rates.curves}
     if not curves:
         return []
     goal = run.option("evaluation", "stop_success_rate")
-    title = f"Success rate of {rates.episodes}" if rates.curves else "Success rate"
+    title = f"Success rate; in training, of {rates.episodes}" if rates.curves else "Success rate"
     title = f"{title} ({next(iter(curves))})" if len(curves) == 1 else title
-    return [_rate_chart(run, title, curves, [goal], {CORRECTED: run.band(CORRECTED_RATE)}, 750)]
+    return [_rate_chart(run, title, curves, [goal], {CORRECTED: run.band(CORRECTED_RATE)}, 600)]
 
 
 def _error_chart(run: RunData) -> list[Markup]:
@@ -503,6 +503,7 @@ def _error_chart(run: RunData) -> list[Markup]:
 def _rate_chart(run: RunData, title: str, curves: Mapping[str, Series], marks: Any, bands: Any, width: int) -> Markup:
     lines, shown = {name: [curve] for name, curve in curves.items()}, [mark for mark in marks if mark is not None]
     options: dict[str, Any] = {"marks": shown, "events": run.markers(), "bands": bands, "size": (width, LARGE[1])}
+    options["dashed"] = [_EVAL_JUDGED]  # where the judge is right, this curve covers another one
     return page.chart(line_chart(lines, title=title, x="env steps", percent=True, **options))
 
 
