@@ -61,13 +61,13 @@ def main() -> None:
             ("expo", ExpoConfig(base=base, edit_warmup=0)),
             ("expo_finetune", ExpoConfig(base=base, edit_warmup=0, finetune_lr=1e-5)),
         ):
-            eager = config.model_copy(update={"cuda_graphs": False}).build(spec, 0, device)
+            eager = config.model_copy(update={"cuda_graphs": False}).build(spec, 0, str(device))
             with FlopCounterMode(display=False) as counter:
                 eager.update(batch)
             work = counter.get_total_flops()
             slow = learn_gpu.timed(partial(eager.update, batch), max(count // 5, 2))
             del eager
-            learner = config.build(spec, 0, device)
+            learner = config.build(spec, 0, str(device))
             ms = learn_gpu.timed(partial(learner.update, batch), count)
             trained = sum(p.numel() for optimizer in learner.optimizers.values() for p in parameters(optimizer))
             memory = 1e3 * trained * ADAM_BYTES / copied

@@ -18,7 +18,7 @@ CLOSE_STEPS = 3  # for the fingers to close
 class PickCubePersonConfig(ScriptedTeleopConfig):
     """A person who corrects a policy of PandaPickCube, with the timing of `teleop.type=scripted`."""
 
-    type: Literal["gym_hil_person:PickCubePersonConfig"] = "gym_hil_person:PickCubePersonConfig"
+    type: Literal["gym_hil_person:PickCubePersonConfig"] = "gym_hil_person:PickCubePersonConfig"  # pyright: ignore
 
     def build(self, action_dim: int) -> "PickCubePerson":
         """A person who has not seen the robot yet."""

@@ -56,7 +56,8 @@ def main() -> None:
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     large = device.type == "cuda" and not options.quick
-    size = tuple(map(int, options.size.split("x"))) if large else (64, 64)
+    height, width = map(int, options.size.split("x")) if large else (64, 64)
+    size = height, width
     ceiling = vlm.product_flops_per_s(device)
     place = torch.cuda.get_device_name() if device.type == "cuda" else "no GPU"
     vlm.say(f"{place}; torch {torch.__version__}, transformers {transformers_version}")

@@ -127,7 +127,7 @@ def _bound(schema: dict[str, Any], closed: str, open_: str) -> tuple[bool, str] 
     """Whether a bound itself is excluded, and the number."""
     if closed not in schema and open_ not in schema:
         return None
-    value = schema.get(closed, schema.get(open_))
+    value: Any = schema.get(closed, schema.get(open_))
     return closed not in schema, f"{value:,}" if abs(value) < 10**7 else f"{value:.3g}".replace("e+0", "e").replace(
         "e+", "e"
     )

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 ALLOWED = 1e-3
@@ -60,9 +61,9 @@ def score(home: Path, out: Path) -> None:
 
     if not home.exists():
         _save_models(home)
-    options = {"device": "cpu"}
-    words = {"model": str(home / "words"), "fps": 2.0, **options}
-    encoders = {"base": str(home / "dino"), "text_model": str(home / "minilm")}
+    options: dict[str, Any] = {"device": "cpu"}
+    words: dict[str, Any] = {"model": str(home / "words"), "fps": 2.0, **options}
+    encoders: dict[str, Any] = {"base": str(home / "dino"), "text_model": str(home / "minilm")}
     judges = [
         configs.RobometerConfig(model=str(home / "robometer"), **options),
         configs.RynnValueConfig(model=str(home / "rynnvalue"), horizon_s=60, **options),

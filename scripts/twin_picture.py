@@ -5,6 +5,7 @@ python scripts/twin_picture.py docs/images
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -18,7 +19,8 @@ GAP = 6  # pixels between pictures
 
 
 def main() -> None:
-    params = ROBOT_REGISTRY.get("igris_b")().params()
+    config: Any = ROBOT_REGISTRY.get("igris_b")()
+    params = config.params()
     task = TwinTask("lift", params, SEED)
     leader = ScriptedLeader(task, ScriptedTeleopConfig(patience=1, delay=0, duration=1000))
     joints, report, ticks = np.array(params.start_pose), "", []

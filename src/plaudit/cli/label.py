@@ -142,7 +142,7 @@ def _write_signals(
     from plaudit.data.lerobot_labels import write_frame_signals
 
     meanings = {name: Meaning(**vars(signal)) for name, signal in config.signals.items()}
-    scoring = {"judge": judge.id.source, "fingerprint": judge.id.model, "rule": judge.rule.describe()}
+    scoring: dict[str, Any] = {"judge": judge.id.source, "fingerprint": judge.id.model, "rule": judge.rule.describe()}
     scoring["config"] = config.model_dump(mode="json", exclude_defaults=True, exclude={"force"})
     rows = write_frame_signals(store, source, judge.id, ids, path, meanings, {"scoring": scoring})
     out.print(f"{path} has the scores and labels of {rows} rows of {source}")

@@ -120,9 +120,10 @@ def serve_policy(
 
     if token is not None and len(token) < MIN_TOKEN:
         raise DataError(f"a token needs at least {MIN_TOKEN} characters; leave out --token to get a random one")
-    keys = dict(part.split("=", 1) if "=" in part else (part, "") for part in image_key or ())
-    for camera, key in keys.items():
-        if not key:
+    keys: dict[str, str] = {}
+    for word in image_key or ():
+        camera, _, keys[camera] = word.partition("=")
+        if not keys[camera]:
             raise DataError(f"--image-key {camera} has no key; write CAMERA=KEY, like front=observation/image")
     spec = load_policy(policy, overrides or [])
     if not allow_untrained:

@@ -210,8 +210,8 @@ def train_policy(
     from plaudit.learners.bc import train_flow_from_store  # imports torch, which takes seconds, after the checks above
 
     built = flow.build() if begun is None else begun.build()
-    has_statistics = begun is not None and begun.normalizer is not None
-    normalizer = Normalizer.load(begun.normalizer) if has_statistics else Normalizer.from_store(opened)
+    statistics = None if begun is None else begun.normalizer
+    normalizer = Normalizer.from_store(opened) if statistics is None else Normalizer.load(statistics)
     losses: list[float] = []
     with fitting_bar(asked.fit.steps) as (watch, stopped):
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -146,8 +146,8 @@ class Store:
         compress_old: as for `create`
         """
         if not is_store(Path(folder)):
-            how = {"images": images or "raw", "compress_old": compress_old}
-            return cls.create(folder, capacity_bytes=capacity_bytes, **how)
+            options: dict[str, Any] = {"images": images or "raw", "compress_old": compress_old}
+            return cls.create(folder, capacity_bytes=capacity_bytes, **options)
         store = cls.open(folder, write=True)
         if images is not None and store.settings.images != StoreImages.parse(images):
             store.close()

@@ -155,7 +155,7 @@ class LearnerBase(Stateful):
 
     on_policy = False
     config: Any  # derived from LearnerConfig
-    net: nn.Module
+    net: Any  # the networks, an `nn.Module`
 
     def __init__(
         self,

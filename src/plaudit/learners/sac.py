@@ -226,7 +226,8 @@ class Sac(CriticLearner):
     @property
     def critics(self) -> list[tuple[nn.Module, nn.Module]]:
         """Each critic with its target network."""
-        net, pairs = self.net, [(self.net.critic, self.net.target_critic)]
+        net = self.net
+        pairs: list[tuple[nn.Module, nn.Module]] = [(net.critic, net.target_critic)]
         if net.grasp_critic is not None and net.target_grasp_critic is not None:
             pairs.append((net.grasp_critic, net.target_grasp_critic))
         return pairs

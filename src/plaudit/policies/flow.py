@@ -179,6 +179,11 @@ def flagged_velocity(
 class Units(nn.Module):
     """Converts the states and actions that a flow is given to those that it was trained with: x * scale + shift."""
 
+    state_scale: Tensor
+    state_shift: Tensor
+    action_scale: Tensor
+    action_shift: Tensor
+
     def __init__(self, state_dim: int, action_dim: int):
         super().__init__()
         for name, size in (("state", state_dim), ("action", action_dim)):

@@ -43,7 +43,7 @@ class Sampling:
     def of_metadata(cls, metadata: Mapping[str, Any]) -> "Sampling":
         """As the metadata of a policy server announces it; a server that announces nothing gives one chunk."""
         count, shape = metadata.get("num_samples", 1), metadata.get("noise_shape")
-        sizes = [] if shape is None else [count, *shape] if isinstance(shape, list | tuple) else [None]
+        sizes: list[Any] = [] if shape is None else [count, *shape] if isinstance(shape, list | tuple) else [None]
         if not all(isinstance(n, int) and 0 < n <= 65_536 for n in (count, *sizes)) or len(sizes) not in (0, 3):
             raise PolicyError(
                 f"the server announces num_samples {brief(count)} and noise_shape {brief(shape)}, which are not sizes"

@@ -27,10 +27,9 @@ from plaudit.errors import RolloutError, RolloutFault
 from plaudit.protocols import Teleoperator
 from plaudit.registry import TELEOP_REGISTRY
 from plaudit.robots.lerobot import make_device
-from plaudit.robots.limits import limiter_of
 from plaudit.rollout.end_effector import GRIPPER, NUM_DISPLACEMENTS, EndEffectorConfig, EndEffectorTeleop, check_gripper
 from plaudit.rollout.teleop import TeleopConfig
-from plaudit.types import FloatArray
+from plaudit.types import AnyArray, FloatArray
 
 DISPLACEMENT = ("delta_x", "delta_y", "delta_z", "gripper")  # lerobot's names; the gripper is 0 (close), 1 or 2 (open)
 PHONE = ("phone.pos", "phone.rot", "phone.raw_inputs", "phone.enabled")
@@ -107,7 +106,7 @@ class LeRobotTeleop:
                 return None
         action = self._call("get_action")
         if self._phone is not None:
-            command, held = self._phone.displacement(action, 1 / limiter_of(self._robot).hz)
+            command, held = self._phone.displacement(action, 1 / self._robot.limiter.hz)
             return command if held or self._config.always else None
         command = np.array([action[name] for name in self.names], np.float32)
         if not np.isfinite(command).all():
@@ -137,6 +136,7 @@ class LeRobotTeleop:
         if self._offset is None:
             last = None if self._robot is None or self.relative else self._robot.last_command
             self._offset = np.zeros_like(pose) if last is None else last - pose
+        assert self._offset is not None
         return pose + self._offset
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class Phone:
 
     def release(self) -> None:
         """The button is not held, or the phone has lost its pose."""
-        self._position: FloatArray | None = None  # of the phone, that the end-effector has followed so far
+        self._position: AnyArray | None = None  # of the phone, that the end-effector has followed so far
         self._rotation: Any = None
 
     def displacement(self, action: Mapping[str, Any], seconds: float) -> tuple[FloatArray, bool]:

@@ -105,13 +105,14 @@ class SimulatedTeleop:
 
     def begin_episode(self, robot: Any) -> None:
         """Watch the task of a robot."""
-        self._env = (robot.robot if isinstance(robot, Limited) else robot).env
+        own: Any = robot.robot if isinstance(robot, Limited) else robot
+        self._env = own.env
 
     def command(self) -> FloatArray | None:
         config, (seed,) = self._config, self._env.seeds
         stretch = int(self._env.frame[0]) // config.stretch
         if uniform(seed, "helps", stretch) >= config.helps:
             return None
-        return np.float32([0.8 if uniform(seed, "skill", stretch) < config.skill else -0.5, 0])
+        return np.array([0.8 if uniform(seed, "skill", stretch) < config.skill else -0.5, 0], np.float32)
 
     def close(self) -> None: ...

@@ -33,7 +33,8 @@ def describe_judge(path: Path) -> dict[str, Any]:
 
 def _describe_judge(path: Path) -> dict[str, Any]:
     model = read_json_object(path / "model.json", Root(path))
-    scores = model.get("scores") if isinstance(model.get("scores"), dict) else {}
+    described = model.get("scores")
+    scores: dict[str, Any] = described if isinstance(described, dict) else {}
     rule, certificate, problem = _rule(path), None, ""
     try:
         certificate = load_certificate(path / CERTIFICATE_FILE) if (path / CERTIFICATE_FILE).exists() else None

@@ -92,7 +92,8 @@ class Column:
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of an image."""
-        return self.shape[:2] if self.shape[2] == 3 else self.shape[1:]
+        height, width = self.shape[:2] if self.shape[2] == 3 else self.shape[1:]
+        return height, width
 
 
 @dataclass(frozen=True)
@@ -305,8 +306,15 @@ class _Reader:
         self._last: tuple[int, Content] | None = None
 
     def source(self, index: int, recording: Recording) -> base.Source:
-        calls = [partial(call, index, recording) for call in (self._digest, self._load, self._nbytes, self._has_labels)]
-        return base.Source(index, recording.where, *calls[:3], steps=recording.steps, has_labels=calls[3])
+        return base.Source(
+            index,
+            recording.where,
+            partial(self._digest, index, recording),
+            partial(self._load, index, recording),
+            partial(self._nbytes, index, recording),
+            steps=recording.steps,
+            has_labels=partial(self._has_labels, index, recording),
+        )
 
     def check_rewards(self, recordings: Sequence[Recording]) -> None:
         """Leave out a reward that is 0 everywhere: data sets without rewards have zeros in their place."""

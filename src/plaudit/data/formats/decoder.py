@@ -204,8 +204,10 @@ class _Reader:
 
     def _start(self) -> dict[str, Any]:
         layout = column_layout(self._path)
-        installed = layout is not None and find_spec(layout.package) is not None
-        self.process.start(imports=layout.imports if installed else "")  # a package that is missing is its error
+        imports = ""  # a package that is missing is an error of the process
+        if layout is not None and find_spec(layout.package) is not None:
+            imports = layout.imports
+        self.process.start(imports=imports)
         place = {"path": str(self._path), "cwd": str(Path.cwd())}
         return self.process.ask({"op": "open", **place, "options": asdict(self._options)}, str(self._path))
 

@@ -153,9 +153,9 @@ def _collect(group: Any, prefix: str, file: Path, arrays: dict[str, Any], depth:
 
 def _is_hard(group: Any, name: str) -> bool:
     """Whether a name is no link to elsewhere. h5py's `in` and `get` would open what a link leads to."""
-    import h5py
+    from h5py import h5l
 
-    return group.id.links.get_info(name.encode("utf-8", "surrogateescape")).type == h5py.h5l.TYPE_HARD
+    return group.id.links.get_info(name.encode("utf-8", "surrogateescape")).type == h5l.TYPE_HARD
 
 
 def _member(group: Any, name: str, file: Path, key: str = "") -> Any:

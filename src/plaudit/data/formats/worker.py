@@ -303,6 +303,7 @@ def _answer(
     full: whether an error may be due to memory that earlier requests took
     """
     failure: dict[str, Any] = {}
+    parts: Message = []
     try:
         parts = work()
     except Exception as error:  # noqa: BLE001 - damage leads decoders anywhere

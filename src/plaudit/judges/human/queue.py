@@ -247,7 +247,7 @@ def uncertainty(judges: Sequence[Labels]) -> float:
     return largest
 
 
-SCORES: Mapping[QueueOrder, Callable[[Sequence[Labels]], float]] = {
+SCORES: Mapping[str, Callable[[Sequence[Labels]], float]] = {
     "disagreement": disagreement,
     "uncertain": uncertainty,
 }

@@ -102,7 +102,7 @@ class Rewind(small.SmallModel):
 
     def progress(self, clip: Clip, episode: Episode) -> FloatArray:
         windows = np.stack([prefix_frames(int(last), self.length) for last in clip.shown])  # [F, L]
-        images = self.images(clip.frames, windows.reshape(-1)).view(*windows.shape, -1)
+        images = self.images(clip.frames, windows.reshape(-1).tolist()).view(*windows.shape, -1)
         text = self.text(clip.task)
         parts = [self._network(part, text) for part in images.split(small.BATCH)]
         return torch.cat(parts).cpu().numpy()

@@ -134,8 +134,9 @@ class RynnValueReader(Reader):
         return [f"value_heads.{number}.proj" for number in numbers]
 
     def _load_head(self, name: str) -> Any:
-        tensors, settings = self.model.head(name), self.model.described.get("value_head_config")
-        kind = settings.get("head_type", "linear") if isinstance(settings, dict) else "linear"
+        tensors, described = self.model.head(name), self.model.described.get("value_head_config")
+        settings: dict[str, Any] = described if isinstance(described, dict) else {}
+        kind = settings.get("head_type", "linear")
         width = self.model.model.config.text_config.hidden_size * self.repeats[0]
         try:
             if kind == "linear":
@@ -240,7 +241,8 @@ def _pixel_limits(folder: Path, base: str) -> tuple[int, int]:
     """Pixels that a frame has at least and at most."""
     homes = [one for one in (folder, *([Path(base)] if base else [])) if (one / "preprocessor_config.json").is_file()]
     settings = read_json_object(homes[0] / "preprocessor_config.json", Root(homes[0])) if homes else {}
-    size = settings.get("size") if isinstance(settings.get("size"), dict) else {}
+    given = settings.get("size")
+    size: dict[str, Any] = given if isinstance(given, dict) else {}
     least = size.get("shortest_edge", settings.get("min_pixels", LEAST))
     most = size.get("longest_edge", settings.get("max_pixels", MOST))
     if not all(isinstance(n, int) and 0 < n <= 1 << 28 for n in (least, most)) or least > most:
@@ -253,7 +255,7 @@ def _bins(folder: Path, settings: Any) -> tuple[Tensor, bool]:
     if not isinstance(settings, dict) or not {"bins", "support_transform"} <= set(settings):
         raise BadFile(folder, "config.json does not describe the bins (value_tokenizer_config)")
     kind, count = settings["support_transform"], settings["bins"]
-    ends = [settings.get(name) for name in ("min_value", "max_value")]
+    ends: list[Any] = [settings.get(name) for name in ("min_value", "max_value")]
     if not isinstance(count, int) or not 2 <= count <= 65536:
         raise BadFile(folder, f"its value_tokenizer_config has {brief(count)} bins")
     if kind == "quantile":

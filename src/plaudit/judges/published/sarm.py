@@ -116,7 +116,7 @@ class Sarm(small.SmallModel):
     def progress(self, clip: Clip, episode: Episode) -> FloatArray:
         offsets = self._gap * np.arange(-self._half, self._half + 1)
         windows = np.clip(clip.shown[:, None] + offsets, 0, len(clip.frames) - 1)  # [F, W]
-        images = self.images(clip.frames, windows.reshape(-1)).view(*windows.shape, -1)
+        images = self.images(clip.frames, windows.reshape(-1).tolist()).view(*windows.shape, -1)
         states = self._states(episode)[torch.from_numpy(windows)]
         parts = [
             self._windows(*part, self.text(clip.task))
@@ -158,7 +158,7 @@ def _stage_starts(own: Mapping[str, Any], head: str, network: StreamNetwork, fol
     """Progress at the start of each stage and at the end of the last, by the mean share of each stage in the task."""
     if head == "dense" and own.get("annotation_mode") == "single_stage":
         raise BadFile(folder, "its dense head was never trained (annotation_mode single_stage); use head=sparse")
-    count = network.heads[head].out_features
+    count = int(network.heads[head].out_features)
     shares = own.get(f"{head}_temporal_proportions")
     if shares is None:
         shares = [1.0] * count

@@ -123,7 +123,7 @@ def resize_shortest(frames: ByteArray, size: int) -> ByteArray:
     new = (size, int(size * width / height)) if height <= width else (int(size * height / width), size)
     if scale == 1:
         return frames
-    pictures = (Image.fromarray(frame).resize(new[::-1], Image.Resampling.BICUBIC) for frame in frames)
+    pictures = (Image.fromarray(frame).resize((new[1], new[0]), Image.Resampling.BICUBIC) for frame in frames)
     return np.stack([np.asarray(picture) for picture in pictures])
 
 

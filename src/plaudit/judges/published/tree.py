@@ -86,9 +86,9 @@ class PackedTree:
     def attention(self, attend: Attend, device: torch.device) -> Attend:
         """The attention of this tree, to be used in place of a causal one."""
         groups = [
-            AttentionGroup(*(torch.from_numpy(part).to(device) for part in pair), causal)
+            AttentionGroup(torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device), causal)
             for queries, keys, causal in self.groups
-            for pair in zip(*(_split(index, keys.shape) for index in (queries, keys)), strict=True)
+            for rows, columns in zip(*(_split(index, keys.shape) for index in (queries, keys)), strict=True)
         ]
 
         def run(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:

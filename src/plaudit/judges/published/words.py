@@ -167,11 +167,12 @@ def parse_score(text: str) -> int:
 
 def video_inputs(engine: TreeEngine, query: Query, clips: Any) -> dict[str, Tensor]:
     """What transformers' own forward takes for a prompt with one video."""
-    model, first = engine.model, query.images[0]
+    images: Any = query.images  # of this engine: pictures
+    model, first = engine.model, images[0]
     video = model.config.video_token_id
-    ids = expand_images(query.ids, frozenset({video}), [one.grid for one in query.images]).ids
+    ids = expand_images(query.ids, frozenset({video}), [one.grid for one in images]).ids
     ids = torch.from_numpy(ids).to(engine.device)[None]
-    earlier, later = engine.pixels(query.images, clips)
+    earlier, later = engine.pixels(images, clips)
     rows, columns = (edge // PATCH for edge in first.sizes[-1])
     return {
         "input_ids": ids,

@@ -252,7 +252,8 @@ class Decoder:
         self._layers = [_layer(layer) for layer in self._model.layers]
         self._words = model.lm_head.weight[[*yes, *no]].float()
         self._yes = len(yes)
-        self._enter, self._leave = (torch.compile(half) if compiled else half for half in (enter_layer, leave_layer))
+        self._enter: Any = torch.compile(enter_layer) if compiled else enter_layer
+        self._leave: Any = torch.compile(leave_layer) if compiled else leave_layer
 
     def read(
         self,

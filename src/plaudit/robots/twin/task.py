@@ -47,9 +47,8 @@ class TwinTask:
         views = [scene.CAMERAS[n % len(scene.CAMERAS)] for n in range(len(params.camera_names))]
         self._views = dict(zip(params.camera_names, views, strict=True))
         cameras = tuple(dict.fromkeys(views))
-        self.env = PandaConfig(
-            type=name, obs="pixels", cameras=cameras, image_size=params.camera_size, num_threads=1
-        ).build()
+        settings = {"obs": "pixels", "cameras": cameras, "image_size": params.camera_size, "num_threads": 1}
+        self.env = PandaConfig.model_validate({"type": name, **settings}).build()
         self.num_scenes = 0  # so far
         self._seed = seed
         self._reset(seed)

@@ -1,3 +1,0 @@
-from plaudit.cli import main
-
-main()
