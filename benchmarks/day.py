@@ -138,7 +138,7 @@ class RobotDay:
         return self._stored
 
     def _start(self) -> None:
-        words = [sys.executable, "-m", "plaudit.cli", "online", *self.bench.words(self.episodes)]
+        words = [sys.executable, "-m", "plaudit", "online", *self.bench.words(self.episodes)]
         out = (self.bench.folder / "online.log").open("a")
         how = {"stdout": out, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
         if self.machines is None:

@@ -220,7 +220,7 @@ class Machines:
     def _join(self, host: Host, role: str) -> None:
         words = f"cluster start --role {role} --address {host.address} --head {self.address}"
         hide = "".join(f"mount -t tmpfs none {folder} && " for folder in self.hidden)
-        done = host.run("sh", "-c", f"{hide}HOME={self._homes[host.name]} exec {sys.executable} -m plaudit.cli {words}")
+        done = host.run("sh", "-c", f"{hide}HOME={self._homes[host.name]} exec {sys.executable} -m plaudit {words}")
         if done.returncode:
             raise RuntimeError(done.stdout + done.stderr)
 

@@ -135,7 +135,7 @@ def record_pick_cube(folder: Path) -> None:
 
 def plaudit(folder: Path, words: str) -> None:
     """Run a command in a folder; the person of gym_hil is a module next to this file."""
-    command = [sys.executable, "-m", "plaudit.cli", *words.split()]
+    command = [sys.executable, "-m", "plaudit", *words.split()]
     path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     if done.returncode:

@@ -57,7 +57,7 @@ class Host:
 
     def plaudit(self, *words: str, seconds: float = 120.0) -> str:
         """Run `plaudit` in it; what it said."""
-        done = self.run(sys.executable, "-m", "plaudit.cli", *words, seconds=seconds)
+        done = self.run(sys.executable, "-m", "plaudit", *words, seconds=seconds)
         if done.returncode != 0:
             raise RuntimeError(f"{self.name}: plaudit {' '.join(words)}: {done.stdout}{done.stderr}")
         return done.stdout
@@ -283,7 +283,7 @@ def measure_firewall(hosts: Sequence[Host]) -> dict[str, str]:
         _ip("-n", host.name, "addr", "add", f"10.84.0.{i}/24", "dev", "eth0")
     found = {}
     for when in ("closed", "open"):
-        done = hosts[0].run(sys.executable, "-m", "plaudit.cli", "cluster", "check", "--megabytes", "1")
+        done = hosts[0].run(sys.executable, "-m", "plaudit", "cluster", "check", "--megabytes", "1")
         found[when] = "\n".join(line for line in done.stdout.splitlines() if "listens on" in line)
         for host in hosts:
             host.run("nft", "delete table inet plaudit_6379")
@@ -316,8 +316,8 @@ def main() -> None:
                 hosts, head, 5 if asked.quick else asked.cut[0], asked.loop or 1, ["--quick"] if asked.quick else []
             )
             return
-        print(hosts[1].run(sys.executable, "-m", "plaudit.cli", "cluster", "status").stdout)
-        done = hosts[0].run(sys.executable, "-m", "plaudit.cli", "cluster", "check")
+        print(hosts[1].run(sys.executable, "-m", "plaudit", "cluster", "status").stdout)
+        done = hosts[0].run(sys.executable, "-m", "plaudit", "cluster", "check")
         print(done.stdout, done.stderr, f"exit {done.returncode}")
         for seconds in asked.cut:
             print(json.dumps(measure_cut(hosts, seconds, asked.after, asked.retries, asked.at), indent=1), flush=True)

@@ -101,7 +101,7 @@ def run_ours(learner: str, task: str, seed: int, solved: float, more: list[str])
             f"evaluation.freq={EVERY[learner]}", f"evaluation.episodes={EPISODES}",
             f"evaluation.stop_success_rate={solved}",
         ]  # fmt: skip
-        command = [sys.executable, "-m", "plaudit.cli", "train", *words, "--folder", folder]
+        command = [sys.executable, "-m", "plaudit", "train", *words, "--folder", folder]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=1.5 * LIMITS[learner])
         except subprocess.TimeoutExpired:

@@ -134,7 +134,7 @@ def prepare(folder: Path, seed: int) -> tuple[Path, Path]:
 def learn(bars: Bars, folder: Path, head: str, words: list[str], name: str) -> None:
     """By the command, as a user would."""
     begun = time.monotonic()
-    command = [sys.executable, "-m", "plaudit.cli", "online", *words, f"run.name={folder.name}"]
+    command = [sys.executable, "-m", "plaudit", "online", *words, f"run.name={folder.name}"]
     where = ["--folder", str(folder.parent), "--ray", head]
     done = subprocess.run([*command, *where], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     print(done.stdout.splitlines()[-1] if done.stdout else "nothing was said", flush=True)

@@ -111,7 +111,7 @@ def learn(learner: str, seed: int, folder: Path, quick: bool) -> Found:
 
 def plaudit(folder: Path, words: str) -> str:
     """What a command prints; its output is shown where it fails."""
-    command = [sys.executable, "-m", "plaudit.cli", *words.split()]
+    command = [sys.executable, "-m", "plaudit", *words.split()]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, preexec_fn=on_two_cores)
     if done.returncode:
         raise SystemExit(f"plaudit {words}\n{done.stdout}{done.stderr}")

@@ -138,7 +138,7 @@ def learn(name: str, task: Task, seed: int, folder: Path, options: argparse.Name
 
 def plaudit(folder: Path, words: str | list[str], *, alarm: bool = False) -> str:
     """What a command prints; its output is shown where it fails. A run that an `alarm` stopped has not failed."""
-    command = [sys.executable, "-m", "plaudit.cli", *(words.split() if isinstance(words, str) else words)]
+    command = [sys.executable, "-m", "plaudit", *(words.split() if isinstance(words, str) else words)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode and not (alarm and ALARM in done.stderr):
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")

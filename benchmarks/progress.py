@@ -186,7 +186,7 @@ def mean_length(metrics: Metrics, end: float) -> float:
 
 def plaudit(folder: Path, words: str) -> None:
     """A command; its output is shown where it fails."""
-    command = [sys.executable, "-m", "plaudit.cli", *words.split()]
+    command = [sys.executable, "-m", "plaudit", *words.split()]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"plaudit {words}\n{done.stdout}{done.stderr}")

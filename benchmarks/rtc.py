@@ -29,10 +29,9 @@ from plaudit.data.normalize import Normalizer
 from plaudit.errors import RolloutError
 from plaudit.learners.bc import train_flow
 from plaudit.policies.loader import PolicySpec, load_policy, save_policy
-from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.engine import InferenceConfig, Sequential
 from plaudit.rollout.recording import LatencyStats
 from plaudit.rollout.rtc import Rtc
-from plaudit.rollout.sequential import Sequential
 from plaudit.types import Observation
 from rtc_task import (
     STEPS,

@@ -89,7 +89,7 @@ def flow_policy(folder: Path, size: tuple[int, int]) -> Path:
 @contextmanager
 def serving(path: Path, device: str) -> Iterator[int]:
     """The port of a server process."""
-    words = [sys.executable, "-m", "plaudit.cli", "serve-policy", str(path), f"policy.device={device}", "--port", "0"]
+    words = [sys.executable, "-m", "plaudit", "serve-policy", str(path), f"policy.device={device}", "--port", "0"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

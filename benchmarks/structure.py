@@ -259,7 +259,7 @@ def figures(source: Path, *, path: bool) -> dict[str, float]:
     found: dict[str, float] = {
         "lines": sum(size.lines for size in files),
         "files": len(files),
-        "top-level modules": sum(1 for file in source.glob("*.py") if file.stem != "__init__"),
+        "top-level modules": sum(1 for file in source.glob("*.py") if not file.stem.startswith("__")),
         "import cycles": len(structure.cycles()),
         "public protocols": len(structure.protocols()),
         "functions": len(functions),

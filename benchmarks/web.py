@@ -124,7 +124,7 @@ class Server:
     """`plaudit serve` of a folder."""
 
     def __init__(self, folder: Path):
-        command = [sys.executable, "-m", "plaudit.cli", "serve", str(folder), "--port", "0"]
+        command = [sys.executable, "-m", "plaudit", "serve", str(folder), "--port", "0"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         lines = iter(self._process.stdout.readline, "")
@@ -203,7 +203,7 @@ def label(server: Server, name: str, people: int, each: int) -> tuple[list[float
 def monitoring(folder: Path, windows: int, bars: Bars, seconds: float = 6.0) -> None:
     """CPU time of an episode of a running loop while a page follows it, and while none does, in turn."""
     environment = {"PYTHONPATH": f"{TESTS}:{':'.join(sys.path)}", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "plaudit.cli", "online", *f"{LOOP} {LOOP_KEYS} {LOOP_END} {LOOP_QUIET}".split()]
+    command = [sys.executable, "-m", "plaudit", "online", *f"{LOOP} {LOOP_KEYS} {LOOP_END} {LOOP_QUIET}".split()]
     journal = folder / "runs/run/episodes/journal"
     with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL) as loop:
         try:

@@ -34,7 +34,7 @@ FLAGS = (
 
 def plaudit(folder: Path, *words: str) -> None:
     """Run a command in a folder, so that pages show paths relative to it."""
-    command = [sys.executable, "-m", "plaudit.cli", *words]
+    command = [sys.executable, "-m", "plaudit", *words]
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": paths}, check=True)
 

@@ -46,7 +46,7 @@ def main() -> None:
     options = parser.parse_args()
     make_data(options.folder)
     options.images.mkdir(parents=True, exist_ok=True)
-    serve = [sys.executable, "-m", "plaudit.cli", "serve", ".", "--port", str(PORT)]
+    serve = [sys.executable, "-m", "plaudit", "serve", ".", "--port", str(PORT)]
     with subprocess.Popen(serve, cwd=options.folder) as server, Browser() as browser:
         try:
             wait_until(answers, what="for the server")
@@ -125,7 +125,9 @@ def live_view(browser: Browser, folder: Path, path: Path) -> None:
     env = ("robot.env.cameras=[front,side]", "robot.env.image_size=[128,128]")
     with PtyProcess(*demos, *env) as run:
         run.expect("scene ready?")
-        page = browser.open(re.search(r"http://\S+", run.text)[0], 1000, 640)
+        address = re.search(r"http://\S+", run.text)
+        assert address is not None
+        page = browser.open(address[0], 1000, 640)
         run.press(" ")
         page.wait("document.querySelector('img')?.naturalWidth")
         run.press("k")

@@ -4,8 +4,7 @@ from typing import Any
 
 from plaudit.config import Config
 from plaudit.errors import RolloutError
-from plaudit.rollout.engine import InferenceConfig
-from plaudit.rollout.sequential import Sequential
+from plaudit.rollout.engine import InferenceConfig, Sequential
 from plaudit.types import Episode
 
 

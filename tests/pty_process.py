@@ -35,7 +35,7 @@ class PtyProcess:
             self._process = start_plaudit(*words, cwd=cwd, terminal=terminal)
         else:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "plaudit.cli", *words],
+                [sys.executable, "-m", "plaudit", *words],
                 cwd=cwd,
                 env=env,
                 stdin=terminal,

@@ -88,19 +88,22 @@ class Puppet:
 
 
 class WalkerConfig(PuppetConfig):
+    way: int = 30  # commands to the start pose
+
     def build(self) -> "Walker":
         return Walker(self)
 
 
 class Walker(Puppet):
-    """A puppet that moves to its start pose in thirty commands, each a line "move"."""
+    """A puppet that moves to its start pose in `way` commands, each a line "move"."""
 
-    def __init__(self, config: PuppetConfig):
+    def __init__(self, config: WalkerConfig):
         super().__init__(config)
+        self._way = config.way
         self.limiter = CommandLimiter(config.limits(self.action_dim), config.fps)
 
     def reset(self, seed: int | None = None) -> Observation:
-        for _ in range(30):
+        for _ in range(self._way):
             self.limiter.limit(np.zeros(self.action_dim))
             self._write("move")
             time.sleep(0.005)

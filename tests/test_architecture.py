@@ -37,6 +37,7 @@ ROOMS = [
     "cluster",
     "web",
     "cli",
+    "__main__",
     "testing",
 ]
 
@@ -96,7 +97,6 @@ WITHOUT_TORCH = [
     "data.normalize",
     "data.store",
     "data.replay",
-    "rollout.sequential",
     "judges.controls",
     "judges.evaluation",  # and metrics, calibration and labeling, which it imports
     "rollout.control",
@@ -147,8 +147,10 @@ if "torch" in sys.modules:
         (WITHOUT_TORCH, "torch,ray,PySide6"),
         # Every worker of a run starts with these; they would take as long to import as torch.
         (["training.online", "training.trainer"], "ray,sklearn,scipy,matplotlib,pyarrow,transformers"),
+        ([f"cli.{path.stem}" for path in sorted((SOURCE / "cli").glob("[a-z]*.py"))], "numpy,pydantic,yaml"),
+        (["data.store", "report.tables", "report.verdict"], "omegaconf,sklearn,scipy,PIL"),
     ],
-    ids=["the robot's side", "workers"],
+    ids=["the robot's side", "workers", "plaudit --help", "plaudit data info"],
 )
 def test_heavy_packages_are_imported_where_they_are_used(modules: list[str], unwanted: str):
     """One after the other in one process: the first that imports such a package is the one to blame."""

@@ -90,7 +90,7 @@ def test_a_task_of_gymnasium_that_names_a_module_imports_nothing(trap):
 
 def test_code_of_ours_that_is_in_no_registry_is_not_for_files_either(tmp_path):
     with pytest.raises(ConfigError, match="add --allow-code plaudit"):
-        load(Experiment, written(tmp_path, "e.yaml", "name: x\njudge: {type: 'plaudit.cli.__main__:Net'}"))
+        load(Experiment, written(tmp_path, "e.yaml", "name: x\njudge: {type: 'plaudit.__main__:Net'}"))
 
 
 def test_what_is_typed_beside_a_file_is_the_users_word(tmp_path):

@@ -59,7 +59,7 @@ class Nodes:
 
     def cluster(self, *words: str, at: str = "training", ok: bool = True, source: Path = SOURCE) -> str:
         """`plaudit cluster ...` as the user of a node; what it said."""
-        done = self.python("-m", "plaudit.cli", "cluster", *words, at=at, source=source)
+        done = self.python("-m", "plaudit", "cluster", *words, at=at, source=source)
         assert (done.returncode == 0) == ok, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done.stdout + done.stderr

@@ -19,7 +19,7 @@ from plaudit.types import AnyArray, BoolArray, EnvSpec, Episode, FloatArray, Jud
 
 @runtime_checkable
 class Robot(Protocol):
-    """A robot, or a simulation of one. `plaudit.rollout.control.ControlStep` calls it, once a tick:
+    """A robot, or a simulation of one. `plaudit.rollout.engine.ControlStep` calls it, once a tick:
 
     ```python
     observation = robot.reset()
@@ -212,12 +212,16 @@ class InferenceEngine(Protocol):
     An engine of your own is registered like a policy (`INFERENCE_REGISTRY`), takes the configs of robot, policy and
     teleoperator and a `config: InferenceConfig` (or a class derived from it), and is chosen by
     `--inference_algorithm my_module:MyEngine`. The robot is connected when the engine is made, once. The policy may be
-    None: then `load_policy` comes later, when a policy could be made for `env_spec`.
+    None: then `load_policy` comes later, when a policy could be made for `env_spec`. `EngineBase` has the attributes
+    and methods that are the same in every engine.
     """
 
     env_spec: EnvSpec  # of the robot
     priority: str  # of the process that controls it, for people
     inference_summary: str  # how long its policy takes, for people; "" where that was not measured
+    emergency_stop: Any  # `plaudit.robots.limits.EmergencyStop` of the robot, for whoever watches it
+    recording: Any  # `plaudit.rollout.recording.EpisodeBuffer` of the running episode; None between episodes
+    preview: Any  # an `EpisodeBuffer` of one row that `look` fills; None: nobody looks
 
     @property
     def latency(self) -> Any:
@@ -246,6 +250,10 @@ class InferenceEngine(Protocol):
 
     def recover(self) -> None:
         """Start again what a fault has ended, if anything; raises `RolloutFault` while that cannot be done."""
+        ...
+
+    def look(self) -> None:
+        """Show what the robot observes now in `preview`. Called often while an operator waits; never raises."""
         ...
 
     def stop(self) -> None:

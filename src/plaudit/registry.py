@@ -296,7 +296,7 @@ INFERENCE_REGISTRY = Registry(
     "inference algorithm",
     builtin={
         "rtc": "plaudit.rollout.rtc:Rtc",
-        "sequential": "plaudit.rollout.sequential:Sequential",
+        "sequential": "plaudit.rollout.engine:Sequential",
     },
     protocol=InferenceEngine,
     context=("robot", "policy", "teleop"),

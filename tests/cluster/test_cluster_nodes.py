@@ -62,7 +62,7 @@ def start_alone(lone: Nodes) -> list[str]:
 
 
 def test_a_start_that_is_interrupted_leaves_nothing_behind(lone):
-    command = [sys.executable, "-m", "plaudit.cli", "cluster", *start_alone(lone)]
+    command = [sys.executable, "-m", "plaudit", "cluster", *start_alone(lone)]
     with subprocess.Popen(command, env=lone.at("alone"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as starting:
         wait_until(lambda: started(lone, "gcs_server"))
         node = read_state(lone.root / "alone")

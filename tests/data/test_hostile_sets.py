@@ -306,7 +306,7 @@ def test_frames_that_are_larger_than_any_camera_are_refused(tmp_path):
 def test_the_decoder_fits_its_memory_whatever_the_limit_on_stacks_is(tmp_path):
     """Clusters set it to gigabytes; each of the decoder's threads maps a stack of that size."""
     write_v21(tmp_path / "in")
-    command = f"ulimit -S -s 1048576 && exec {sys.executable} -m plaudit.cli data import in out"
+    command = f"ulimit -S -s 1048576 && exec {sys.executable} -m plaudit data import in out"
     done = subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert Store.open(tmp_path / "out").ids

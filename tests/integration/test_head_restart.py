@@ -64,7 +64,7 @@ class Lab:
         self.head.start("training")
         self.robot.start("inference", address)
         words = f"cluster start --role labeling --address {self.person.address} --head {address}"
-        hidden = f"mount -t tmpfs none {self.runs} && HOME={self.home} exec {sys.executable} -m plaudit.cli {words}"
+        hidden = f"mount -t tmpfs none {self.runs} && HOME={self.home} exec {sys.executable} -m plaudit {words}"
         done = self.person.run("sh", "-c", hidden)
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -74,7 +74,7 @@ class Lab:
 
     def online(self) -> subprocess.Popen[str]:
         words = [*RUN, "--folder", str(self.runs), "--ray", f"{self.head.address}:6379"]
-        command = (sys.executable, "-m", "plaudit.cli", "online", *words)
+        command = (sys.executable, "-m", "plaudit", "online", *words)
         return self.head.spawn(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     @property

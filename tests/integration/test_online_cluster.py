@@ -29,7 +29,7 @@ def judge(tmp_path_factory) -> Path:
 
 
 def online(nodes: Nodes, folder: Path, judge: Path, *words: str, head: str | None = None, cwd: Path | None = None):
-    command = [sys.executable, "-m", "plaudit.cli", "online", *glow.online(judge), *LAMP, *words, "run.name=run"]
+    command = [sys.executable, "-m", "plaudit", "online", *glow.online(judge), *LAMP, *words, "run.name=run"]
     where = ["--folder", str(folder), "--ray", head or nodes.head]
     done = finish(nodes, [*command, *where], cwd)
     assert "Traceback" not in done.stderr, done.stderr
@@ -180,7 +180,7 @@ def test_what_a_part_raises_and_nobody_foresaw_is_kept_with_its_traceback_and_th
 
 @pytest.mark.slow
 def test_a_vision_language_judge_without_a_gpu(nodes, judge, tmp_path):
-    command = [sys.executable, "-m", "plaudit.cli", "online", "env=glow:GlowConfig"]
+    command = [sys.executable, "-m", "plaudit", "online", "env=glow:GlowConfig"]
     words = ["learner=sac", "judge=vlm", "run.name=run", "--folder", str(tmp_path), "--ray", nodes.head]
     done = finish(nodes, [*command, *words])
     assert done.returncode == 1

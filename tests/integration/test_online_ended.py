@@ -23,7 +23,7 @@ def test_a_run_with_ray_that_is_terminated_keeps_its_episodes_and_writes_its_rep
     command = [
         sys.executable,
         "-m",
-        "plaudit.cli",
+        "plaudit",
         "online",
         *words,
         "run.name=run",

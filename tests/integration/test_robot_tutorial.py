@@ -34,7 +34,7 @@ def tutorial_commands() -> list[str]:
 def twin(folder: Path, endpoint: str, leader: str) -> Iterator[None]:
     """The twin of the tutorial, in another process."""
     words = f"robot twin igris_b --task lift --leader {leader} --params small.json --log {leader}.jsonl".split()
-    command = [sys.executable, "-m", "plaudit.cli", *words, "--set", f"transport.connect=[{endpoint}]"]
+    command = [sys.executable, "-m", "plaudit", *words, "--set", f"transport.connect=[{endpoint}]"]
     with subprocess.Popen(command, cwd=folder) as process:
         try:
             wait_until(lambda: (folder / f"{leader}.jsonl").exists() or process.poll() is not None)
@@ -58,7 +58,7 @@ def test_the_tutorial_records_clones_runs_learns_and_corrects(tmp_path):
             for long, short in SHORT.items():
                 line = line.replace(long, short)
             words = [*shlex.split(line), *settings(line)]
-            command = [sys.executable, "-m", "plaudit.cli", *words]
+            command = [sys.executable, "-m", "plaudit", *words]
             done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=stretch(120))
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 

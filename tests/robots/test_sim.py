@@ -13,8 +13,7 @@ from plaudit.judges.simulator import SimulatorJudge
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.limits import WORKSPACE, connect_robot
 from plaudit.robots.sim import SimRobot
-from plaudit.rollout.engine import InferenceConfig
-from plaudit.rollout.sequential import Sequential
+from plaudit.rollout.engine import InferenceConfig, Sequential
 from plaudit.rollout.vector import collect_rollout
 from twins import Waves
 

@@ -14,8 +14,7 @@ from plaudit.files import read_metrics
 from plaudit.policies.loader import load_policy
 from plaudit.policies.scripted import ScriptedConfig
 from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
-from plaudit.rollout.engine import InferenceConfig
-from plaudit.rollout.sequential import Sequential, TeleopOnly
+from plaudit.rollout.engine import InferenceConfig, Sequential, TeleopOnly
 from plaudit.trust import allow_code
 from plaudit.types import HUMAN, POLICY, FloatArray, Observation
 

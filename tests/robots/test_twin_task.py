@@ -12,10 +12,9 @@ from plaudit.errors import RobotError
 from plaudit.robots.check import check_topics
 from plaudit.robots.twin.log import read_log
 from plaudit.robots.twin.task import TwinTask, handles
-from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.engine import InferenceConfig, TeleopOnly
 from plaudit.rollout.operator import OperatorCommand
 from plaudit.rollout.scripted_teleop import PATIENCE_S, ScriptedLeader, ScriptedTeleopConfig
-from plaudit.rollout.sequential import TeleopOnly
 from plaudit.rollout.teleop import TopicConfig
 from plaudit.types import HUMAN, Labels
 from slow import slow_but

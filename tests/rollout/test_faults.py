@@ -12,10 +12,9 @@ import pytest
 
 from plaudit.data.store import Store
 from plaudit.errors import RobotSilent, RolloutError, RolloutFault
-from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.engine import InferenceConfig, Sequential
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.run import record_episodes
-from plaudit.rollout.sequential import Sequential
 from plaudit.types import Episode, Observation, PolicyWeights
 from puppet import CounterConfig, Puppet, PuppetConfig, lines
 from slow import slow_but

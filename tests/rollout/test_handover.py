@@ -11,11 +11,10 @@ from plaudit.data.store import Store
 from plaudit.errors import RolloutFault
 from plaudit.policies.scripted import ScriptedConfig
 from plaudit.robots.config import RobotConfig, SafetyConfig
-from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.engine import InferenceConfig, Sequential
 from plaudit.rollout.recording import EpisodeBuffer
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.run import record_episodes
-from plaudit.rollout.sequential import Sequential
 from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import HUMAN, POLICY, FloatArray, Observation
 from waiting import wait_until

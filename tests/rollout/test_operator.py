@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -15,7 +16,7 @@ from plaudit.data.store import Store
 from plaudit.errors import DataError, RolloutError
 from plaudit.robots.transport.messages import STRING, encode_string
 from plaudit.rollout import operator as operator_module
-from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.engine import InferenceConfig, Sequential
 from plaudit.rollout.operator import (
     Cue,
     Operator,
@@ -30,7 +31,6 @@ from plaudit.rollout.operator import (
 from plaudit.rollout.recording import discarded_folder
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.run import RecordedEpisode, record_episodes
-from plaudit.rollout.sequential import Sequential
 from plaudit.rollout.teleop import AXIS, BUTTON, EVENT, KeyboardConfig
 from pty_process import PtyProcess
 from puppet import CounterConfig, Puppet, PuppetConfig, WalkerConfig, lines
@@ -78,9 +78,9 @@ def attended(tmp_path: Path):
         Store.create(tmp_path / "store") as store,
     ):
 
-        def record(script: Script, count: int) -> list[RecordedEpisode]:
+        def record(script: Script, count: int, **options: Any) -> list[RecordedEpisode]:
             robot.watcher = script
-            return list(record_episodes(engine, store, count, operator=script.operator, seed=3))
+            return list(record_episodes(engine, store, count, operator=script.operator, seed=3, **options))
 
         yield record
 
@@ -95,10 +95,23 @@ def test_marks_are_labels_at_once_and_an_unmarked_episode_has_none(attended, tmp
     assert ledger.labels(2) is None and ledger.labels(3) is None
 
 
+def test_the_operator_is_the_same_after_discarded_episodes_that_do_not_count(attended):
+    """A pause before one of them still holds the robot after it."""
+    done = attended(Script("discard", "repeat", None, "discard", None), 2, discarded_count=False)
+    assert [(one.discarded, one.episode.meta["seed"], one.left) for one in done] == [
+        (True, 3, 2),
+        (True, 4, 2),
+        (False, 4, 1),
+        (True, 5, 1),
+        (False, 6, 0),
+    ]
+
+
 def test_a_discarded_episode_is_in_a_store_of_its_own_and_a_repeated_one_is_played_again(attended, tmp_path):
     done = attended(Script("repeat", None, "discard"), 2)
     found = [(one.discarded, one.episode.meta["seed"], one.episode.steps) for one in done]
     assert found == [(True, 3, 2), (False, 3, 5), (True, 4, 2)]
+    assert [one.left for one in done] == [2, 1, 0]
     store, discarded = Store.open(tmp_path / "store"), Store.open(discarded_folder(tmp_path / "store"))
     assert len(store) == 1 and [episode.meta["operator"] for _, episode in discarded] == ["repeat", "discard"]
     assert not len(discarded.ledger)

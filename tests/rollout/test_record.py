@@ -4,6 +4,7 @@ import io
 import os
 import re
 import time
+from types import SimpleNamespace
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -14,10 +15,12 @@ from PIL import Image
 from command import plaudit
 from conftest import counting_episode
 from plaudit.cli.common import open_or_create
-from plaudit.cli.record import _next_seed
+from plaudit.cli.record import _how_to_move, _next_seed
 from plaudit.data.store import Store
-from plaudit.rollout.teleop import BUTTON, EVENT
-from plaudit.types import HUMAN
+from plaudit.errors import DataError
+from plaudit.rollout.operator import OperatorConfig, OperatorKeys
+from plaudit.rollout.teleop import BUTTON, EVENT, SHARED_KEYS, KeyboardConfig
+from plaudit.types import HUMAN, EnvSpec
 from pty_process import PtyProcess
 
 WORDS = ("--env", "lift", "--countdown", "0", "--steps", "2000", "robot.env.obs=state")
@@ -85,6 +88,20 @@ def test_a_mark_that_a_kill_left_without_its_label_counts_when_the_store_is_open
         with open_or_create(tmp_path / "demos") as store:
             (label,) = store.ledger.history(0)
     assert (label.source, label.labels().success.tolist()) == ("operator", [False] * 4 + [True])
+
+
+@pytest.mark.parametrize(("action_dim", "clashes"), [(4, False), (5, True)])
+def test_a_key_that_marks_an_episode_must_not_move_the_robot(action_dim, clashes, monkeypatch):
+    """The operator's listener would take it, and the joint would not move."""
+    monkeypatch.setattr(SHARED_KEYS, "descriptor", 0)
+    teleop = KeyboardConfig(keys=KeyboardConfig.hand["keys"])
+    config = SimpleNamespace(teleop=teleop, operator=OperatorConfig(keys=OperatorKeys(success="g")))
+    engine = SimpleNamespace(env_spec=EnvSpec(1, action_dim, {}))
+    if clashes:
+        with pytest.raises(DataError, match=r"key 'g' stands for success .* and moves the robot"):
+            _how_to_move(engine, config)
+    else:
+        assert _how_to_move(engine, config) == "key pairs, one per action dimension: ik jl um nb"
 
 
 def test_no_episode_begins_like_one_that_is_kept(tmp_path):

@@ -12,9 +12,8 @@ from plaudit.policies.config import FlowConfig, PolicyConfig
 from plaudit.policies.flow import FlowPolicy
 from plaudit.policies.guidance import PreviousChunk
 from plaudit.protocols import Normalizer, RefiningPolicy
-from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.engine import InferenceConfig, Sequential
 from plaudit.rollout.rtc import Rtc
-from plaudit.rollout.sequential import Sequential
 from plaudit.types import HUMAN, FloatArray, Observation, PolicyWeights
 from puppet import Counter, CounterConfig, HandConfig, PuppetConfig
 

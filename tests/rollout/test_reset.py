@@ -8,12 +8,11 @@ import pytest
 
 from plaudit.data.store import Store
 from plaudit.errors import DataError, RolloutError
-from plaudit.rollout.engine import InferenceConfig, RecordedReset
+from plaudit.rollout.engine import InferenceConfig, RecordedReset, Sequential
 from plaudit.rollout.operator import Operator, OperatorCommand, OperatorConfig
 from plaudit.rollout.recording import run_episode
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.run import check_reset
-from plaudit.rollout.sequential import Sequential
 from plaudit.types import Episode
 from puppet import CounterConfig, PuppetConfig, lines
 from waiting import wait_until

@@ -21,9 +21,8 @@ from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.transport import ZenohConfig
 from plaudit.robots.twin import TwinProcess
 from plaudit.robots.twin.log import compare_episode
-from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.engine import InferenceConfig, Sequential
 from plaudit.rollout.run import load_run
-from plaudit.rollout.sequential import Sequential
 from plaudit.types import PolicyWeights
 from puppet import lines, received
 from slow import slow_but
@@ -157,7 +156,7 @@ def test_a_failure_before_the_first_step_is_told_and_nothing_else(policy, tmp_pa
 def test_a_scheduler_that_ends_it_costs_nothing(algorithm, policy, tmp_path):
     """In the background, where a shell has Ctrl-C ignored."""
     words = ("--policy_yaml", policy, "--inference_algorithm", algorithm, "--store", tmp_path / "store")
-    command = [sys.executable, "-m", "plaudit.cli", *PUPPET, *words, f"robot.log={tmp_path / 'log'}"]
+    command = [sys.executable, "-m", "plaudit", *PUPPET, *words, f"robot.log={tmp_path / 'log'}"]
     path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
     process = subprocess.Popen(
         list(map(str, command)),

@@ -9,10 +9,9 @@ import pytest
 
 from plaudit.data.store import Store
 from plaudit.errors import RolloutError
-from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.engine import InferenceConfig, Sequential
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.run import record_episodes
-from plaudit.rollout.sequential import Sequential
 from plaudit.types import HUMAN, POLICY, PolicyWeights
 from puppet import CounterConfig, HandConfig, PuppetConfig, lines, received
 from waiting import wait_until

@@ -1,5 +1,6 @@
 """Everything that can end an engine: the robot is told to hold, what was record_episodes comes out, nobody is left."""
 
+import _thread
 import os
 import signal
 import subprocess
@@ -12,11 +13,10 @@ import pytest
 
 from plaudit.data.store import Store
 from plaudit.errors import RolloutError
-from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.engine import InferenceConfig, Sequential
 from plaudit.rollout.rtc import Rtc
-from plaudit.rollout.sequential import Sequential
 from plaudit.types import Episode
-from puppet import CounterConfig, PuppetConfig, lines, received
+from puppet import CounterConfig, PuppetConfig, WalkerConfig, lines, received
 from waiting import stretch, wait_until
 
 LONG = InferenceConfig(max_episode_steps=100_000)
@@ -171,6 +171,19 @@ def test_the_program_that_is_killed_or_interrupted(how, tmp_path):
         episode = Store.open(tmp_path / "store").episode(0)
         assert episode.meta["ended"] == "interrupted"
         assert_kept_and_held(episode, log)
+
+
+def test_ctrl_c_stops_a_robot_on_its_way_to_the_start_pose(log):
+    def interrupt() -> None:
+        wait_until(lambda: len(lines(log, "move")) > 3)
+        _thread.interrupt_main()
+
+    with Rtc(WalkerConfig(log=log, way=10_000, tells_builds=True), CounterConfig(), LONG) as engine:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            next(engine.episodes(1), None)
+    assert lines(log)[-1] == "hold" and not received(log).size
+    assert lines(log).count("built") == 1, "its own process was killed, and another one told it to hold"
 
 
 def test_what_cannot_be_built_is_said(log, tmp_path):

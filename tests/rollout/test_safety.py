@@ -10,10 +10,9 @@ import pytest
 from plaudit.data.store import Store
 from plaudit.errors import RobotError, RolloutError
 from plaudit.robots.config import SafetyConfig
-from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.engine import InferenceConfig, Sequential
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.run import record_episodes
-from plaudit.rollout.sequential import Sequential
 from plaudit.types import HUMAN, Observation
 from puppet import CounterConfig, HandConfig, Puppet, PuppetConfig, WalkerConfig, lines, received
 from waiting import wait_until

@@ -8,10 +8,9 @@ from plaudit.envs.panda.scene import TaskState
 from plaudit.errors import RolloutError
 from plaudit.policies.scripted import ScriptedConfig, ScriptedExpert
 from plaudit.robots.sim import SimRobotConfig
-from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.engine import InferenceConfig, Sequential
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.scripted_teleop import ScriptedTeleopConfig
-from plaudit.rollout.sequential import Sequential
 from plaudit.types import HUMAN, Episode
 
 

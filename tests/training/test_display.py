@@ -331,4 +331,6 @@ def test_an_operator_sees_what_is_asked_and_which_keys_answer():
     watched = drawn(view.screen(moment(operator=OperatorStatus("episode"))))
     assert "to do    episode running" in [line.rstrip() for line in watched]
     assert "e end  s success  f failure  d discard  r repeat  p pause  q stop  x estop" in watched
+    stopping = drawn(view.screen(moment(operator=OperatorStatus("episode")), stopping=True))
+    assert "x estop" in [line.rstrip() for line in stopping], "the other keys do nothing any more"
     assert len(watched) == len(asked) == len(drawn(view.screen(moment()))) + 2

@@ -175,7 +175,7 @@ def test_ctrl_c_before_it_begins_interrupts_at_once(lab):
     paths = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
     words = [*LAMP.split(), "policy.path=policy.yaml", "policy.behavior=pretrained"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "plaudit.cli", "online", *words],
+        [sys.executable, "-m", "plaudit", "online", *words],
         cwd=lab,
         env={**os.environ, "PYTHONPATH": paths},
         stdout=subprocess.PIPE,
@@ -208,7 +208,8 @@ def test_ctrl_c_on_a_terminal_ends_it_in_order(lab):
             asked = True
     assert process.wait() == 130, screen[-2000:]
     os.close(master)
-    assert "starting the workers" in screen and "stopping: workers finish their current call" in screen
+    assert "starting the workers" in screen and "waiting for the robot to load its policy" in screen
+    assert "stopping: workers finish their current call" in screen
     assert "stopped; resume with the same command" in screen
     assert told(lab)[-1] == ("ended", "stopped by Ctrl-C")
     assert (lab / "runs/run/report.html").exists()

@@ -191,7 +191,7 @@ def answer_audits(page: Page, server: Serving, name: str, metrics: Path) -> int:
 @pytest.mark.parametrize("ray", [False, pytest.param(True, marks=pytest.mark.cluster)])
 def test_an_audit_is_answered_in_a_browser_and_the_run_followed_to_its_end(tmp_path, ray):
     words = [*RUN, "run.max_episodes=100000", *(["--ray", "local"] if ray else [])]
-    command = [sys.executable, "-m", "plaudit.cli", "online", *words]
+    command = [sys.executable, "-m", "plaudit", "online", *words]
     log = (tmp_path / "log").open("w")
     run, name = tmp_path / "runs" / "run", tmp_path.name
     with (
@@ -224,7 +224,7 @@ def test_an_audit_is_answered_in_a_browser_and_the_run_followed_to_its_end(tmp_p
 @pytest.mark.slow
 def test_a_page_starts_and_marks_the_episodes_of_a_run(tmp_path):
     words = [*RUN[:-4], "run.max_episodes=2", "operator.sources=[web]", "--no-auto"]
-    command = [sys.executable, "-m", "plaudit.cli", "online", *words]
+    command = [sys.executable, "-m", "plaudit", "online", *words]
     run, name = tmp_path / "runs" / "run", tmp_path.name
     with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT) as loop:
         try:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.live import Live
+from rich.text import Text
 
 from plaudit.cli.common import (
     corrected_success,
@@ -117,7 +118,7 @@ def online(
         run = RunFolder(run.path, settings.model_copy(update={"operator": operator}), is_new=run.is_new)
         if run.is_new:
             check_trained(run.config)
-        with workers_for(run, ray, serial=serial) as workers:
+        with workers_for(run, ray, serial=serial, on_wait=err.print) as workers:
             run.on_warning = partial(tell, "warning")
             trainer = OnlineTrainer(run, workers)
             _train(run, workers, trainer)
@@ -198,7 +199,7 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
     events = trainer.events
     failure: PlauditError | None = None
     aborted = False
-    with _display(run, workers, events) as (callback, stopped):
+    with _display(run, workers, trainer) as (callback, stopped):
         try:
             trainer.run(callback)
         except PlauditError as error:
@@ -251,8 +252,10 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
 
 
 @contextmanager
-def _display(run: Any, workers: Any, events: Any) -> Iterator[Any]:
+def _display(run: Any, workers: Any, trainer: Any) -> Iterator[Any]:
     """The loop's callback, which shows progress and logs events; and whether Ctrl-C or an operator stopped the run.
+
+    Before the loop begins, what it waits for is shown.
 
     The first Ctrl-C lets the workers finish their current call. The second one, or one before the loop begins,
     interrupts. The operator's keys are read meanwhile.
@@ -262,7 +265,7 @@ def _display(run: Any, workers: Any, events: Any) -> Iterator[Any]:
     from plaudit.training.display import Display, stopping_message
     from plaudit.training.live import LiveSocket
 
-    config, operator = run.config, run.config.operator
+    config, operator, events = run.config, run.config.operator, trainer.events
     cue, phase = Cue(operator.cue if operator.attended else "none"), "idle"
     asked: list[int] = []  # signals
     by_operator = False
@@ -299,6 +302,13 @@ def _display(run: Any, workers: Any, events: Any) -> Iterator[Any]:
             raise KeyboardInterrupt
         asked.append(number)
 
+    def wait_for(what: str) -> None:
+        if live.is_started:
+            live.update(Text(what), refresh=True)
+        else:
+            err.print(what)
+
+    trainer.on_wait = wait_for
     with on_ctrl_c(interrupt):
         if err.is_terminal:
             live.start()

@@ -33,8 +33,7 @@ from plaudit.cli.options import (
     command,
 )
 from plaudit.cli.run import drive, live_view, load_run_and_policy, running
-from plaudit.errors import ConfigError, PlauditError
-from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
+from plaudit.errors import ConfigError, DataError, PlauditError
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
@@ -53,13 +52,12 @@ UNNEEDED = {  # flag -> what to do here
     "--play_sounds": "write operator.cue=speech",
     "--display_data": "use --view browser or --view none",
 }
-DEVICES = {"robot": ROBOT_REGISTRY, "teleop": TELEOP_REGISTRY}
 
 
 class LeRobotFlags(TyperCommand):
     """A command that also takes the flags of `lerobot-record`."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Translate, then parse."""
         return super().parse_args(ctx, list(translated(args)))
 
@@ -70,11 +68,13 @@ def translated(args: list[str]) -> Iterator[str]:
     >>> list(translated(["--robot.type=so101_follower", "--dataset.num_episodes", "5"]))
     ['--robot', 'lerobot', 'robot.robot_type=so101_follower', '--episodes', '5']
     """
-    words = iter(args)
+    from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
+
+    devices, words = {"robot": ROBOT_REGISTRY, "teleop": TELEOP_REGISTRY}, iter(args)
     for word in words:
         flag, equals, value = word.partition("=")
         device, _, key = flag.removeprefix("--").partition(".")
-        is_device = flag.startswith("--") and device in DEVICES and bool(key)
+        is_device = flag.startswith("--") and device in devices and bool(key)
         if flag in UNNEEDED:
             raise typer.BadParameter(f"{flag} is a flag of lerobot-record; in plaudit, {UNNEEDED[flag]}")
         if not (is_device or flag in FLAGS or flag in KEYS):
@@ -88,7 +88,7 @@ def translated(args: list[str]) -> Iterator[str]:
             yield f"{KEYS[flag]}={value}"
         elif key != "type":
             yield f"{device}.options.{key}={value}"
-        elif value in DEVICES[device].names() or ":" in value:
+        elif value in devices[device].names() or ":" in value:
             yield from (f"--{device}", value)
         else:
             yield from (f"--{device}", "lerobot", f"{device}.{device}_type={value}")
@@ -152,14 +152,14 @@ def record(
             return f". {store} has {len(opened.ids)} of {episodes} episodes; run the same command again to continue"
 
         with running(lambda: _engine(config, spec), result) as engine:
-            out.print(f"{engine.env_spec.name}: {engine.env_spec.fps:g} Hz; {_how_to_move(engine, config.teleop)}")
+            out.print(f"{engine.env_spec.name}: {engine.env_spec.fps:g} Hz; {_how_to_move(engine, config)}")
             with live_view(view, engine, operator) as live:
-                options = {"task": task or _instruction(config.robot), "countdown": countdown, "view": live}
-                while (kept := len(opened.ids)) < episodes:  # one that was discarded does not count
-                    first = None if seed is None else _next_seed(opened, seed)
-                    for done in drive(engine, opened, config, operator, episodes - kept, seed=first, **options):
-                        if playback and not done.discarded:
-                            _play_back(opened, done)
+                options: dict[str, Any] = {"task": task or _instruction(config.robot), "discarded_count": False}
+                options |= {"seed": None if seed is None else _next_seed(opened, seed)}
+                options |= {"countdown": countdown, "view": live}
+                for done in drive(engine, opened, config, operator, episodes - len(opened.ids), **options):
+                    if playback and not done.discarded:
+                        _play_back(opened, done)
         out.print(_verdict(opened, episodes))
 
 
@@ -189,7 +189,7 @@ def _load(overrides: list[str], policy: Path | None, *, env: str | None, **setti
 
 
 def _engine(config: Any, policy: Any) -> Any:
-    from plaudit.rollout.sequential import TeleopOnly
+    from plaudit.rollout.engine import TeleopOnly
 
     return TeleopOnly(config.robot, config.inference, config.teleop) if policy is None else config.start(policy)
 
@@ -229,16 +229,27 @@ def _instruction(robot: Any) -> str:
     """What a simulated task is called in words; "" for others."""
     from plaudit.envs.panda import PandaConfig
     from plaudit.envs.panda.scene import TASKS
+    from plaudit.robots.sim import SimRobotConfig
 
-    env = getattr(robot, "env", None)
-    return TASKS[env.type].instruction if isinstance(env, PandaConfig) else ""
+    if not isinstance(robot, SimRobotConfig) or not isinstance(robot.env, PandaConfig):
+        return ""
+    return TASKS[robot.env.type].instruction
 
 
-def _how_to_move(engine: Any, teleop: Any) -> str:
-    keys = getattr(teleop, "keys", None)
-    if keys is None:
+def _how_to_move(engine: Any, config: Any) -> str:
+    """What to press; an error where a key of the operator would move a joint too."""
+    from plaudit.rollout.teleop import SHARED_KEYS, KeyboardConfig
+
+    if not isinstance(config.teleop, KeyboardConfig):
         return "use the device"
-    return f"key pairs, one per action dimension: {' '.join(keys[: engine.env_spec.action_dim])}"
+    pairs = config.teleop.used_keys(engine.env_spec.action_dim)
+    for name, key in config.operator.keys if SHARED_KEYS.in_use else ():
+        if key.lower() in "".join(pairs):
+            raise DataError(
+                f"key '{key}' stands for {name} (operator.keys.{name}) and moves the robot (teleop.keys: "
+                f"{' '.join(pairs)}); set one of the two to another key"
+            )
+    return f"key pairs, one per action dimension: {' '.join(pairs)}"
 
 
 def _next_seed(store: "Store", first: int) -> int:

@@ -190,15 +190,17 @@ def drive(
     *,
     task: str,
     seed: int | None,
+    discarded_count: bool = True,
     countdown: int = 0,
     view: "LiveView | None" = None,
 ) -> "Iterator[RecordedEpisode]":
     """Record episodes, with an operator where their config says so, and print how each ended.
 
+    discarded_count: whether episodes that the operator discards count
     countdown: s from the operator's start to the first step
     view: a page that shows what the operator can do
     """
-    from plaudit.rollout.operator import Operator, OperatorCommand, listen_at_robot, listen_at_terminal
+    from plaudit.rollout.operator import Operator, listen_at_robot, listen_at_terminal
     from plaudit.rollout.rerun import streaming
     from plaudit.rollout.run import advising, record_episodes
 
@@ -209,18 +211,18 @@ def drive(
     def on_fault(fault: str) -> None:
         tell("warning", f"{fault}; the robot holds; the run waits up to {patience_s:g} s")
 
-    operator, left = Operator(config.gate, console.show, countdown) if config.attended else None, count
+    operator = Operator(config.gate, console.show, countdown) if config.attended else None
     with ExitStack() as stack:
         if operator is not None:
             stack.enter_context(listen_at_robot(config, operator.send, run.robot))
             stack.enter_context(listen_at_terminal(config, operator.send))
         stack.enter_context(advising(run.forecast, engine, operator))
         stack.enter_context(streaming(run.rerun, engine))
-        options = {"operator": operator, "patience_s": patience_s, "on_fault": on_fault}
-        for done in record_episodes(engine, store, count, task=task, seed=seed, **options):
-            left -= done.mark != OperatorCommand.REPEAT
+        options: dict[str, Any] = {"operator": operator, "patience_s": patience_s, "on_fault": on_fault}
+        options |= {"task": task, "seed": seed, "discarded_count": discarded_count}
+        for done in record_episodes(engine, store, count, **options):
             where = f"discarded, kept as episode {done.id} of {done.store}" if done.discarded else f"episode {done.id}"
-            more = f"; {left} to go" if left else ""
+            more = f"; {done.left} to go" if done.left else ""
             out.print(f"{where}: {done.episode.steps:,} steps, ended by: {done.episode.meta['ended']}{more}")
             yield done
     if operator is not None and operator.status.stopped:
@@ -230,13 +232,11 @@ def drive(
 @contextmanager
 def live_view(choice: str | None, engine: Any, config: Any) -> "Iterator[LiveView | None]":
     """Show the cameras on a page during this block, and print its address. choice: None where the user has made none"""
-    from plaudit.rollout.engine import EngineBase
-
     if choice == "none" or (choice is None and not (config.attended and sys.stdin.isatty())):
         yield None
         return
     try:
-        if not isinstance(engine, EngineBase) or not engine.env_spec.cameras:
+        if not engine.env_spec.cameras:
             raise DataError(f"{engine.env_spec.name} has no cameras to show")
         from plaudit.web.live import LiveView
 

@@ -20,7 +20,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -65,12 +65,19 @@ LOCAL_STORE = 512 * 2**20  # bytes of shared memory of a cluster in this process
 
 
 @contextmanager
-def workers_for(folder: RunFolder, address: str | None, *, serial: bool = False) -> Iterator[WorkerGroup]:
+def workers_for(
+    folder: RunFolder,
+    address: str | None,
+    *,
+    serial: bool = False,
+    on_wait: Callable[[str], None] = lambda _: None,
+) -> Iterator[WorkerGroup]:
     """The workers of an online run: as actors of a cluster, or in this process.
 
     address: of a cluster's head; "auto" for the cluster that this machine belongs to, or else one of its own; "local"
         for one of its own; None for this process
     serial: in this process, one call after the other
+    on_wait: called with what takes a while
     """
     if address is None:
         with closing(LocalWorkerGroup(folder, serial=serial)) as workers:
@@ -79,6 +86,7 @@ def workers_for(folder: RunFolder, address: str | None, *, serial: bool = False)
     config = folder.config
     has_model = not config.judge.is_human and config.judge.config.requires_gpu
     requires_gpu: list[WorkerName] = ["labeler"] if has_model else []
+    on_wait("starting Ray on this machine" if address == "local" else f"joining the Ray cluster ({address})")
     with connected(None if address == "auto" else address, config.cluster, requires_gpu) as placement:
         from plaudit.cluster.ray_workers import RayWorkerGroup
 

@@ -13,12 +13,11 @@ from plaudit.data.formats.base import Dataset, ReadOptions, size_text
 from plaudit.data.ledger import Failures
 from plaudit.data.store import Store
 from plaudit.errors import DataError
-from plaudit.judges.plan import Noise, Plan, Prediction, precision_of
-from plaudit.judges.stats import episodes_needed, upper_bound
 from plaudit.report.verdict import format_count
 
 if TYPE_CHECKING:
     from plaudit.envs.commands import EnvInfo, Throughput
+    from plaudit.judges.plan import Noise, Plan, Prediction
     from plaudit.robots.check import RobotCheck
 
 
@@ -186,7 +185,7 @@ WORDS = {
 BOTH = ("false_positives", "misses")
 
 
-def describe_noise(noise: Noise) -> str:
+def describe_noise(noise: "Noise") -> str:
     """10% of successes never seen, 64 episodes late."""
     parts = [
         f"{level:g} {WORDS[kind]}" if kind == "late_by" else f"{level:.0%} {WORDS[kind]}"
@@ -196,13 +195,13 @@ def describe_noise(noise: Noise) -> str:
     return ", ".join(parts) or "never wrong"
 
 
-def describe_prediction(prediction: Prediction) -> str:
+def describe_prediction(prediction: "Prediction") -> str:
     """93% +- 2, or at most that where nothing so noisy was run."""
     most = "at most " if prediction.beyond else ""
     return f"{most}{prediction.success:.0%} +- {100 * prediction.spread:.0f}"
 
 
-def success_table(plan: Plan) -> Table:
+def success_table(plan: "Plan") -> Table:
     """Success under each level of errors that was run, and under false positives and misses together."""
     runs = {learner: sum(run.learner == learner for run in plan.runs) for learner in plan.recipes}
     made = ", ".join(f"{count} of {learner}" for learner, count in runs.items() if count)
@@ -212,14 +211,16 @@ def success_table(plan: Plan) -> Table:
     return table
 
 
-def _rows(plan: Plan) -> list[dict[str, float]]:
+def _rows(plan: "Plan") -> list[dict[str, float]]:
     alone = [{kind: float(level)} for kind, curve in plan.curves.items() for level in curve.levels[1:]]
     levels = plan.curves["false_positives"].levels[1:] if set(BOTH) <= set(plan.curves) else ()
     return [{}, *alone, *(dict.fromkeys(BOTH, float(level)) for level in levels)]
 
 
-def needs_table(plan: Plan, success: float) -> Table:
+def needs_table(plan: "Plan", success: float) -> Table:
     """The precision that a judge of each recall needs."""
+    from plaudit.judges.plan import precision_of
+
     table = Table("recall", "precision", "false positives", box=None, pad_edge=False)
     most, most_missed = (float(plan.curves[kind].levels[-1]) for kind in BOTH)  # that were run
     for recall in RECALLS:
@@ -232,8 +233,11 @@ def needs_table(plan: Plan, success: float) -> Table:
     return table
 
 
-def needs_sentences(plan: Plan, success: float, confidence: float) -> list[str]:
+def needs_sentences(plan: "Plan", success: float, confidence: float) -> list[str]:
     """What a judge must be for this success, and what it takes to prove that of one."""
+    from plaudit.judges.plan import precision_of
+    from plaudit.judges.stats import episodes_needed
+
     if not set(BOTH) <= set(plan.curves):
         raise DataError(
             f"the runs of '{plan.env}' lack false positives or misses; plaudit judge plan --measure adds them"
@@ -268,8 +272,10 @@ def needs_sentences(plan: Plan, success: float, confidence: float) -> list[str]:
     ]
 
 
-def labels_sentence(plan: Plan, labels: int, confidence: float) -> str:
+def labels_sentence(plan: "Plan", labels: int, confidence: float) -> str:
     """What this many labeled episodes can prove at best, and the success to expect then."""
+    from plaudit.judges.stats import upper_bound
+
     if labels < 2:
         raise DataError(
             f"--labels {labels}: nothing is proven without a success and a failure; give at least 2, or leave it out"
@@ -282,7 +288,7 @@ def labels_sentence(plan: Plan, labels: int, confidence: float) -> str:
     )
 
 
-def judge_sentences(plan: Plan, cases: Mapping[str, Noise]) -> list[str]:
+def judge_sentences(plan: "Plan", cases: "Mapping[str, Noise]") -> list[str]:
     """What to expect of judges by name."""
     lines = []
     for name, noise in cases.items():

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.text import Text
 
-from plaudit.judges.calibration import CalibrationRecord
-from plaudit.judges.certificate import Certificate, ControlResult
-from plaudit.judges.guarantee import Guarantee, GuaranteeStep
-from plaudit.judges.metrics import EpisodeMetrics
-from plaudit.judges.stats import Interval
-
 if TYPE_CHECKING:
     from plaudit.data.formats.base import Dataset
     from plaudit.data.store import Store
+    from plaudit.judges.calibration import CalibrationRecord
+    from plaudit.judges.certificate import Certificate, ControlResult
+    from plaudit.judges.guarantee import Guarantee, GuaranteeStep
+    from plaudit.judges.metrics import EpisodeMetrics
+    from plaudit.judges.stats import Interval
     from plaudit.report.run_data import RunData  # with matplotlib, which takes a second to import
     from plaudit.types import Episode, Labels
 
@@ -43,14 +42,14 @@ def format_target(rate: float) -> str:
     return f"{100 * rate:.3g}%"
 
 
-def format_interval(rate: Interval) -> str:
+def format_interval(rate: "Interval") -> str:
     """A rate with its confidence interval: 1.2% (0.8% to 2.0%)."""
     if math.isnan(rate.value):
         return "-"
     return f"{format_percent(rate.value)} ({format_percent(rate.low)} to {format_percent(rate.high)})"
 
 
-def format_short_interval(rate: Interval) -> str:
+def format_short_interval(rate: "Interval") -> str:
     """93% (70 to 99), 0.4% (0 to 1.4): several of them side by side."""
     low, high = (format_share(end).removesuffix("%") for end in (rate.low, rate.high))
     return f"{format_share(rate.value)} ({low} to {high})"
@@ -73,7 +72,7 @@ def format_frames(frames: float) -> str:
     return f"{frames:g} frame" if frames == 1 else f"{frames:.3g} frames"
 
 
-def format_frames_interval(interval: Interval) -> str:
+def format_frames_interval(interval: "Interval") -> str:
     """3 frames (1 to 8); "or more" where there are too few episodes for an upper end."""
     if math.isnan(interval.value):
         return "-"
@@ -206,9 +205,9 @@ def describe_outcome(episode: "Episode", labels: "Labels | None") -> str:
 
 
 def judge_verdict(
-    decode: EpisodeMetrics,
-    controls: Sequence[ControlResult],
-    guarantee: Guarantee | None = None,
+    decode: "EpisodeMetrics",
+    controls: "Sequence[ControlResult]",
+    guarantee: "Guarantee | None" = None,
     *,
     judge: str = "",
     store: str = "STORE",
@@ -253,7 +252,7 @@ def judge_verdict(
     return Verdict(result, counts, *following, tone="good")
 
 
-def _too_wrong(d: EpisodeMetrics) -> str:
+def _too_wrong(d: "EpisodeMetrics") -> str:
     """What would raise the alarm of a run's audit; empty where nothing would."""
     if not d.tp:
         return "it detects no success"
@@ -265,7 +264,7 @@ def _too_wrong(d: EpisodeMetrics) -> str:
     return ""
 
 
-def _next_target(guarantee: Guarantee) -> tuple[GuaranteeStep, int] | None:
+def _next_target(guarantee: "Guarantee") -> "tuple[GuaranteeStep, int] | None":
     """The first rate to aim for, and how many more episodes it takes at least; None where more episodes do not help."""
     top = max(REACHABLE_RATE, guarantee.rate)
     open_steps = [step for step in guarantee.steps if step.threshold is None and guarantee.rate <= step.rate <= top]
@@ -276,7 +275,7 @@ def _next_target(guarantee: Guarantee) -> tuple[GuaranteeStep, int] | None:
     return (step, more) if more else None
 
 
-def describe_target(guarantee: Guarantee) -> str:
+def describe_target(guarantee: "Guarantee") -> str:
     """`Label at least 60 more episodes for a guarantee of 20% (1,512 for the 1% that you requested)`"""
     target = _next_target(guarantee)
     if target is None:
@@ -288,7 +287,9 @@ def describe_target(guarantee: Guarantee) -> str:
     return f"Label at least {format_count(more, 'more episode')} for a guarantee of {format_target(step.rate)}{asked}"
 
 
-def progress_verdict(order: float, episodes: int, controls: Sequence[ControlResult], model: str, store: str) -> Verdict:
+def progress_verdict(
+    order: float, episodes: int, controls: "Sequence[ControlResult]", model: str, store: str
+) -> Verdict:
     """Verdict on a progress judge. order: mean correlation of values with time in held-out episodes"""
     why = f"Its values correlate with time by {order:.2f} in {episodes} held-out episodes (1 is best)."
     failed = [control.name for control in controls if not control.passed]
@@ -306,7 +307,7 @@ def progress_verdict(order: float, episodes: int, controls: Sequence[ControlResu
     return Verdict("Usable to shape rewards.", why, advice, label, "good")
 
 
-def calibration_verdict(record: CalibrationRecord, judge: Path | str, store: Path | str) -> Verdict:
+def calibration_verdict(record: "CalibrationRecord", judge: Path | str, store: Path | str) -> Verdict:
     """Verdict on a decision rule from held-out episodes. judge: the file with the rule"""
     fpr, target = format_percent(record.fpr), format_target(record.target_fpr)
     why = (
@@ -325,7 +326,7 @@ def calibration_verdict(record: CalibrationRecord, judge: Path | str, store: Pat
     return Verdict(result, why, advice, exam, "good")
 
 
-def exam_verdict(certificates: Sequence[Certificate], judges: Mapping[str, str], store: str = "STORE") -> Verdict:
+def exam_verdict(certificates: "Sequence[Certificate]", judges: Mapping[str, str], store: str = "STORE") -> Verdict:
     """Verdict on one or more judges, the best first. judges: name -> as given to the command"""
     passed, best = [one for one in certificates if one.passed], certificates[0]
     if not passed:
@@ -349,7 +350,7 @@ def exam_verdict(certificates: Sequence[Certificate], judges: Mapping[str, str],
 # Policies and runs
 
 
-def policy_verdict(rate: Interval, by: str, path: Path | str, better: str = "", task: str = "") -> Verdict:
+def policy_verdict(rate: "Interval", by: str, path: Path | str, better: str = "", task: str = "") -> Verdict:
     """Verdict on a policy that was evaluated in simulation.
 
     by: how the rate was measured, a sentence

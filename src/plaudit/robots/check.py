@@ -18,7 +18,7 @@ from plaudit.data.normalize import ACTION, STATE, Normalizer
 from plaudit.errors import BadMessage, PlauditError, RobotError
 from plaudit.protocols import Robot
 from plaudit.robots.config import ANYWHERE, UNLIMITED, RobotConfig, SafetyLimits
-from plaudit.robots.limits import connect_robot, joint_position, limiter_of
+from plaudit.robots.limits import Limited, connect_robot
 from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.ros.driver import Stream, camera_stream, joint_stream
 from plaudit.robots.ros.params import RuntimeParams
@@ -59,7 +59,7 @@ def check_observations(config: RobotConfig, seconds: float) -> list[RobotCheck]:
         rate = (len(times) - 1) / (times[-1] - times[0])
         slow = f"too slow for {robot.fps:g} Hz" if robot.fps and rate < MIN_RATE_FRACTION * robot.fps else ""
         results = _sizes(robot, newest, f"{rate:.1f} Hz", slow)
-        return [*results, check_limits(limiter_of(robot).limits, joint_position(robot))]
+        return [*results, check_limits(robot.limiter.limits, robot.joint_position())]
 
 
 def check_limits(limits: SafetyLimits, position: AnyArray | None) -> RobotCheck:
@@ -83,10 +83,10 @@ def check_motion(config: RobotConfig) -> RobotCheck:
         robot = connect_robot(config, stack)
         stack.callback(robot.hold)
         robot.observe()
-        limits = limiter_of(robot).limits
+        limits = robot.limiter.limits
         if limits.relative:
             return _move_relative(robot)
-        start = joint_position(robot)
+        start = robot.joint_position()
         if start is None:
             return _motion("", "it does not say where its joints are (joint_position()), so it was not moved")
         way, moved = _way(limits, start), []  # moved: how far each joint was from its start, at each tick
@@ -95,7 +95,7 @@ def check_motion(config: RobotConfig) -> RobotCheck:
             part = np.sin(np.pi * min(1.0, (tick + 1) / ticks)) ** 2
             robot.act((start + way * part).astype(np.float32))
             robot.observe()
-            position = joint_position(robot)
+            position = robot.joint_position()
             assert position is not None  # it was known at the start
             moved.append(np.abs(position - start))
     farthest, left = np.max(moved, axis=0), moved[-1]
@@ -131,7 +131,7 @@ def _way(limits: SafetyLimits, start: AnyArray) -> AnyArray:
     return np.where(start > (limits.lower + limits.upper) / 2, -way, way)
 
 
-def _move_relative(robot: Robot) -> RobotCheck:
+def _move_relative(robot: Limited) -> RobotCheck:
     before = moved = robot.observe().state.copy()
     for sign in (1.0, -1.0):
         for _ in range(3):

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -274,45 +274,64 @@ class ClosableRobot:
         self.close()
 
 
-def limiter_of(robot: Robot) -> CommandLimiter:
-    """What the commands of a connected robot pass, all but `hold()`: its own limiter, or that of `Limited`."""
-    limiter: CommandLimiter = getattr(robot, "limiter")  # noqa: B009 - no part of the protocol
-    return limiter
+@runtime_checkable
+class _LimitsItself(Protocol):
+    """A robot whose driver passes its commands through a limiter of its own, on the way to the start pose too."""
+
+    limiter: CommandLimiter
 
 
-def joint_position(robot: Robot) -> FloatArray | None:
-    """[A] where the joints are, in the order and units of commands, by the robot's method of this name; None: it has
-    none, or does not know."""
-    own = robot.robot if isinstance(robot, Limited) else robot
-    measure: Callable[[], FloatArray | None] | None = getattr(own, "joint_position", None)
-    return None if measure is None else measure()
+@runtime_checkable
+class _MeasuresJoints(Protocol):
+    def joint_position(self) -> FloatArray | None: ...
+
+
+@runtime_checkable
+class _HasKinematics(Protocol):
+    def forward_kinematics(self, command: FloatArray, /) -> AnyArray: ...
 
 
 class Limited:
-    """A robot that knows nothing of limits, behind a limiter. One that measures its joints (`joint_position()`) starts
-    softly from where they are; the workspace of one with `forward_kinematics(command)` can be limited."""
+    """A connected robot, behind its limits: those of its own driver (`limiter`), or those made here.
 
-    def __init__(self, robot: Robot, limits: SafetyLimits):
+    A robot that measures its joints (`joint_position()`) starts softly from where they are. The workspace of a robot
+    with `forward_kinematics(command)` can be limited.
+    """
+
+    def __init__(self, robot: Robot, limits: Callable[[int], SafetyLimits]):
+        """limits: called with the number of joints where the robot has no limiter of its own"""
         self.robot = robot
         self.cameras, self.state_dim, self.action_dim = robot.cameras, robot.state_dim, robot.action_dim
         self.fps = robot.fps
-        kinematics: Kinematics | None = getattr(robot, "forward_kinematics", None)
-        self.limiter = CommandLimiter(limits, robot.fps or 1.0, kinematics)
+        self._limits_itself = isinstance(robot, _LimitsItself)
+        if isinstance(robot, _LimitsItself):
+            self.limiter = robot.limiter
+        else:
+            kinematics = robot.forward_kinematics if isinstance(robot, _HasKinematics) else None
+            self.limiter = CommandLimiter(limits(robot.action_dim), robot.fps or 1.0, kinematics)
 
     @property
     def last_command(self) -> FloatArray | None:
         """[A] what the robot really sent."""
         return self.robot.last_command
 
+    def joint_position(self) -> FloatArray | None:
+        """[A] where the joints are, in the order and units of commands; None: the robot does not measure them."""
+        return self.robot.joint_position() if isinstance(self.robot, _MeasuresJoints) else None
+
     def reset(self, seed: int | None = None) -> Observation:
         """Reset the robot; the next command starts from where its joints are."""
         self.limiter.emergency_stop.check()
         observation = self.robot.reset(seed)
-        self.limiter.restart(joint_position(self.robot))
+        if not self._limits_itself:
+            self.limiter.restart(self.joint_position())
         return observation
 
     def act(self, action: FloatArray) -> None:
         """Send one command [A], within the limits."""
+        if self._limits_itself:
+            self.robot.act(action)
+            return
         self.robot.act(self.limiter.limit(action))
         if self.robot.last_command is not None:
             self.limiter.sent(self.robot.last_command)
@@ -328,7 +347,8 @@ class Limited:
     def hold(self) -> None:
         """Stay where it is."""
         self.robot.hold()
-        self.limiter.restart(self.robot.last_command)
+        if not self._limits_itself:
+            self.limiter.restart(self.robot.last_command)
 
 
 class Rate:
@@ -359,12 +379,9 @@ class Rate:
         self._due += self._period
 
 
-def connect_robot(config: Any, stack: ExitStack) -> Robot:
+def connect_robot(config: Any, stack: ExitStack) -> Limited:
     """Build a robot whose commands are kept within its limits; it is closed with the stack if it can be closed."""
     robot: Robot = config.build()
     if isinstance(robot, AbstractContextManager):
         stack.enter_context(robot)
-    if hasattr(robot, "limiter"):
-        return robot
-    limits = config.limits if isinstance(config, RobotConfig) else RobotConfig().limits
-    return Limited(robot, limits(robot.action_dim))
+    return Limited(robot, (config if isinstance(config, RobotConfig) else RobotConfig()).limits)

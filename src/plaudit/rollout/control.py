@@ -16,9 +16,9 @@ from multiprocessing.connection import Connection
 
 from plaudit import processes
 from plaudit.errors import RobotSilent, RolloutError
-from plaudit.protocols import Robot, Teleoperator
+from plaudit.protocols import Teleoperator
 from plaudit.robots.config import RobotConfig
-from plaudit.robots.limits import EmergencyStop, EmergencyStopped, connect_robot, limiter_of
+from plaudit.robots.limits import EmergencyStop, EmergencyStopped, Limited, connect_robot
 from plaudit.rollout import engine
 from plaudit.rollout.recording import ActionChunk, EpisodeBuffer
 from plaudit.rollout.teleop import SHARED_KEYS, TeleopConfig
@@ -96,7 +96,7 @@ def main(
         SHARED_KEYS.descriptor = keys
     try:
         with ExitStack() as stack:
-            robot, teleoperator = connect(robot_config, teleop, latch, stack, again)
+            robot, teleoperator = engine.connect(robot_config, teleop, latch, stack, again)
             env_spec = engine.robot_spec(robot, config)
             control = ControlProcess(robot, teleoperator, env_spec, config, parent, ticks)
             processes.send(parent, Ready(env_spec, processes.set_realtime_priority(config.control_cpu)))
@@ -110,24 +110,6 @@ def _failed(error: Exception, privileged: dict[str, list[AnyArray]] | None = Non
     return EpisodeDone(
         engine.error_message(error), True, isinstance(error, engine.MAY_PASS), privileged=privileged or {}
     )
-
-
-def connect(
-    robot_config: RobotConfig, teleop: TeleopConfig | None, emergency_stop: EmergencyStop, stack: ExitStack, again: bool
-) -> tuple[Robot, Teleoperator | None]:
-    """Connect robot and teleoperator; when the stack is closed the robot holds, and both are closed.
-
-    again: after a fault, so that the robot must be heard first
-    """
-    robot = connect_robot(robot_config, stack)
-    limiter_of(robot).emergency_stop = emergency_stop
-    stack.callback(robot.hold)
-    teleoperator = None if teleop is None else teleop.build(robot.action_dim)
-    if teleoperator is not None:
-        stack.callback(teleoperator.close)
-    if again:
-        engine.await_observation(robot)
-    return robot, teleoperator
 
 
 def hold(_: Connection, robot_config: RobotConfig) -> None:
@@ -144,7 +126,7 @@ class ControlProcess:
 
     def __init__(
         self,
-        robot: Robot,
+        robot: Limited,
         teleop: Teleoperator | None,
         env_spec: EnvSpec,
         config: engine.InferenceConfig,

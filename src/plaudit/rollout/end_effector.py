@@ -28,9 +28,9 @@ import numpy as np
 from plaudit.config import Config, PositiveFloat
 from plaudit.errors import BadFile, RobotError, RolloutError, did_you_mean, import_extra
 from plaudit.files import MAX_DEPTH, read_own, readable
-from plaudit.protocols import Robot, Teleoperator
+from plaudit.protocols import Teleoperator
 from plaudit.robots.config import Workspace
-from plaudit.robots.limits import joint_position, limiter_of
+from plaudit.robots.limits import Limited
 from plaudit.types import AnyArray, FloatArray
 
 MAX_BYTES = 16 << 20  # of a file; humanoids have 1 MB
@@ -212,7 +212,7 @@ class EndEffectorTeleop:
         self._box = np.array([config.workspace.lower, config.workspace.upper])
         self._arm: Arm | None = None
 
-    def begin_episode(self, robot: Robot) -> None:
+    def begin_episode(self, robot: Limited) -> None:
         """Called after each reset of the robot."""
         self._device.begin_episode(robot)
         self._robot = robot
@@ -225,8 +225,8 @@ class EndEffectorTeleop:
                     f"teleop.gripper is {self._gripper}, but joint '{names[self._gripper]}' moves the end-effector"
                 )
 
-    def _joint_names(self, robot: Robot) -> list[str]:
-        names = self._config.joints or [name.removesuffix(".pos") for name in limiter_of(robot).limits.names]
+    def _joint_names(self, robot: Limited) -> list[str]:
+        names = self._config.joints or [name.removesuffix(".pos") for name in robot.limiter.limits.names]
         if len(names) != self._action_dim:
             raise RolloutError(
                 f"teleop.end_effector.joints must name the joints of {self._action_dim} numbers of a command, "
@@ -241,12 +241,12 @@ class EndEffectorTeleop:
             return None
         assert self._arm is not None, "begin_episode comes first"
         last = self._robot.last_command
-        start = joint_position(self._robot) if last is None else last
+        start = self._robot.joint_position() if last is None else last
         if start is None:
             raise RolloutError(
                 "the robot does not measure its joints (joint_position), so its end-effector cannot be moved"
             )
-        config, seconds = self._config, 1 / limiter_of(self._robot).hz
+        config, seconds = self._config, 1 / self._robot.limiter.hz
         command = np.array(start, np.float32)
         if self._gripper is not None:
             command[self._gripper] += displacement[GRIPPER] * config.gripper_speed * seconds

@@ -5,8 +5,8 @@
             store.append(episode)
             engine.push(learner.weights())               # the next episode acts with them
 
-`Rtc` (rollout/rtc.py) infers in one process while another controls. `Sequential` (rollout/sequential.py) alternates
-between the two in one process. Both validate a chunk before it is used, accept teleoperation, keep commands within the
+`Rtc` (rollout/rtc.py) infers in one process while another controls. `Sequential` alternates between the two in one
+process. Both validate a chunk before it is used, accept teleoperation, keep commands within the
 robot's limits, record what was really sent, and make the robot hold however an episode ends.
 """
 
@@ -15,7 +15,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -26,8 +27,18 @@ from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, RolloutError, RolloutFault
 from plaudit.policies.config import PolicyConfig
-from plaudit.protocols import Policy, Robot, Teleoperator
-from plaudit.robots.limits import STALE_CHUNK, EmergencyStop, Limited, joint_position, limited_steps, limiter_of
+from plaudit.policies.guidance import FixedPolicy
+from plaudit.protocols import Policy, Teleoperator
+from plaudit.registry import INFERENCE_REGISTRY
+from plaudit.robots.config import RobotConfig
+from plaudit.robots.limits import (
+    STALE_CHUNK,
+    EmergencyStop,
+    EmergencyStopped,
+    Limited,
+    connect_robot,
+    limited_steps,
+)
 from plaudit.robots.sim import SimRobot
 from plaudit.rollout.recording import (
     MAX_CHUNK,
@@ -38,8 +49,9 @@ from plaudit.rollout.recording import (
     EpisodeBuffer,
     LatencyStats,
 )
+from plaudit.rollout.teleop import TeleopConfig
 from plaudit.trust import print_plain
-from plaudit.types import HUMAN, POLICY, AnyArray, EnvSpec, Episode, FloatArray, Observation
+from plaudit.types import HUMAN, POLICY, AnyArray, EnvSpec, Episode, FloatArray, Observation, PolicyWeights
 
 SPIN_S = 0.0005  # before a deadline, polled instead of slept
 NO_POLICY = "this engine has no policy yet; load_policy() comes first"
@@ -179,14 +191,14 @@ class ControlStep:
     lets go nor a chunk that arrives late makes the robot jump; the first ones ramp from where the joints are measured.
     """
 
-    def __init__(self, robot: Robot, teleop: Teleoperator | None, config: InferenceConfig):
+    def __init__(self, robot: Limited, teleop: Teleoperator | None, config: InferenceConfig):
         self._robot, self._teleop, self._config = robot, teleop, config
         self._zero = np.zeros(robot.action_dim, np.float32)
         max_delta = config.max_action_delta
         if max_delta is not None and np.shape(max_delta) not in ((), (robot.action_dim,)):
             raise RolloutError(f"max_action_delta must be one number, or one for each of {robot.action_dim} joints")
-        limiter_of(robot).set_rate(config.control_hz or robot.fps or 1.0, max_delta)
-        self._stale_after = limiter_of(robot).limits.stale_observation_s
+        robot.limiter.set_rate(config.control_hz or robot.fps or 1.0, max_delta)
+        self._stale_after = robot.limiter.limits.stale_observation_s
         self.privileged: dict[str, list[AnyArray]] = {}  # name -> one value per step
         self._motion: Sequence[FloatArray] | FloatArray = ()  # of the reset
         if isinstance(config.reset, RecordedReset):
@@ -254,7 +266,7 @@ class ControlStep:
 
     def act(self, step: int, chunk: ActionChunk, human: FloatArray | None) -> None:
         """Send a human's command, else the chunk's, else the idle action."""
-        limiter, stale = limiter_of(self._robot), 0
+        limiter, stale = self._robot.limiter, 0
         planned = chunk.action_at(step)
         if human is not None and not (step and self._buffer.control_mode[step - 1] == HUMAN):
             self._taken_over_at = step
@@ -280,7 +292,7 @@ class ControlStep:
         """What is sent while nothing is commanded: zeros or the last target; before the first, where the joints are."""
         if self._config.idle_action == "zero":
             return self._zero
-        position = joint_position(self._robot) if self._last is None else self._last
+        position = self._robot.joint_position() if self._last is None else self._last
         if position is None:
             raise RolloutError(
                 "the robot does not report its joints (joint_position), so it cannot hold before the first command; "
@@ -306,7 +318,9 @@ class ControlStep:
 class EngineBase:
     """What both engines share: episodes one after the other, their latencies, and the way to stop."""
 
-    inference_summary: str = ""  # see `plaudit.protocols.InferenceEngine`
+    env_spec: EnvSpec  # these three: see `plaudit.protocols.InferenceEngine`
+    priority: str
+    inference_summary: str = ""
 
     def __init__(self) -> None:
         self._latencies: deque[LatencyStats] = deque(maxlen=MAX_EPISODES)
@@ -349,7 +363,7 @@ class EngineBase:
         raise NotImplementedError
 
     def look(self) -> None:
-        """Show what the robot observes now in `preview`; called often while an operator waits, and never raises."""
+        """See `plaudit.protocols.InferenceEngine`; an engine without a preview does nothing."""
 
     def stop(self) -> None:
         """End the current episode, from another thread; it is yielded, and it is the last."""
@@ -409,15 +423,15 @@ def validate_chunk(chunk: Any, action_dim: int) -> FloatArray:
     return chunk.astype(np.float32, copy=False)
 
 
-def robot_spec(robot: Robot, config: InferenceConfig) -> EnvSpec:
+def robot_spec(robot: Limited, config: InferenceConfig) -> EnvSpec:
     """The robot's sizes, with the name and the rate that the config sets."""
-    own = robot.robot if isinstance(robot, Limited) else robot
+    own = robot.robot
     fps, name = float(config.control_hz or robot.fps), config.name or type(own).__name__
     limit = config.max_episode_steps or (own.max_steps if isinstance(own, SimRobot) else MAX_EPISODE_STEPS)
     return EnvSpec(int(robot.state_dim), int(robot.action_dim), dict(robot.cameras), fps, name, limit)
 
 
-def await_observation(robot: Robot) -> None:
+def await_observation(robot: Limited) -> None:
     """Whether a robot that was connected again is heard; raises `RobotSilent`."""
     try:
         robot.observe()
@@ -438,3 +452,188 @@ def build_policy(config: PolicyConfig) -> Policy:
 def error_message(error: BaseException) -> str:
     """An error in one line, for a reader who does not see the traceback."""
     return str(error) if isinstance(error, PlauditError) else f"{type(error).__name__}: {error}"
+
+
+def connect(
+    robot_config: RobotConfig, teleop: TeleopConfig | None, emergency_stop: EmergencyStop, stack: ExitStack, again: bool
+) -> tuple[Limited, Teleoperator | None]:
+    """Connect robot and teleoperator; when the stack is closed the robot holds, and both are closed.
+
+    again: after a fault, so that the robot must be heard first
+    """
+    robot = connect_robot(robot_config, stack)
+    robot.limiter.emergency_stop = emergency_stop
+    stack.callback(robot.hold)
+    teleoperator = None if teleop is None else teleop.build(robot.action_dim)
+    if teleoperator is not None:
+        stack.callback(teleoperator.close)
+    if again:
+        await_observation(robot)
+    return robot, teleoperator
+
+
+@INFERENCE_REGISTRY.register("sequential")
+class Sequential(EngineBase):
+    """Inference and control in turn, in one process: observe, infer, execute the chunk, and again.
+
+    The robot gets no command while the policy infers. Those ticks are counted as missed, in the table and in the
+    episode's meta. They cannot be seen in the recorded steps, which follow each other as if no time had passed.
+    """
+
+    def __init__(
+        self,
+        robot: RobotConfig,
+        policy: PolicyConfig | None,
+        config: InferenceConfig = InferenceConfig(),  # noqa: B008 - frozen
+        teleop: TeleopConfig | None = None,
+    ):
+        super().__init__()
+        self._config, self._robot_config, self._teleop = config, robot, teleop
+        # Before the robot is connected: a policy that fails leaves it alone.
+        self._policy = None if policy is None else build_policy(policy)
+        self._pushed: tuple[PolicyWeights, bool] | None = None  # and whether they are for the next chunk already
+        self._version = 0
+        self._faulty = False  # whether a fault has ended the last episode
+        self._connect()
+
+    def _connect(self, again: bool = False) -> None:
+        """again: after a fault, so that the robot must be heard first"""
+        config = self._config
+        with ExitStack() as stack:
+            self._robot, teleoperator = connect(self._robot_config, self._teleop, self.emergency_stop, stack, again)
+            self._control = ControlStep(self._robot, teleoperator, config)
+            self.env_spec, self.priority = robot_spec(self._robot, config), "ordinary priority"
+            self._normalizer = config.load_normalizer(self.env_spec)
+            self._open = stack.pop_all()
+
+    def recover(self) -> None:
+        """Connect the robot and warm up the policy again, where a fault has ended an episode."""
+        if not self._faulty:
+            return
+        with suppress(Exception):  # of a robot that is not there
+            self._open.close()
+        try:
+            self._connect(again=True)
+            if self._policy is not None:
+                self._policy.warmup()
+        except MAY_PASS as error:
+            raise RolloutFault(str(error)) from error
+        self._faulty = False
+
+    def look(self) -> None:
+        """See `plaudit.protocols.InferenceEngine`."""
+        if self.preview is not None and not self._faulty:
+            with suppress(Exception):  # of a robot that is not heard, or must be reset first
+                self.preview.add_observation(0, self._robot.observe(), time.monotonic())
+
+    def load_policy(self, policy: PolicyConfig) -> None:
+        """Build the policy and run it once."""
+        self._policy = build_policy(policy)
+
+    def push(self, weights: PolicyWeights, now: bool = False) -> None:
+        """New weights for the next episode, or with `now` for the next chunk."""
+        self._pushed = weights, now
+
+    def close(self) -> None:
+        """The robot holds and is closed; calling it twice does nothing."""
+        self._open.close()
+
+    def _run_episode(self, task: str, seed: int | None) -> Outcome:
+        policy = self._policy
+        if policy is None:
+            raise RolloutError(NO_POLICY)
+        self._load_pushed(policy, between_episodes=True)
+        buffer = self.recording = EpisodeBuffer.allocate(self.env_spec, self.env_spec.max_steps)
+        buffer.task, terminated, failure = task, False, None
+        try:
+            with gc_disabled() if self._config.realtime else nullcontext():
+                ended, terminated = self._drive(policy, buffer, seed)
+        except KeyboardInterrupt as error:
+            ended, failure = "interrupted", error
+        except EmergencyStopped as stopped:  # no fault: the next episode begins when it is released
+            ended = str(stopped)
+        except Exception as error:  # noqa: BLE001 - of a robot or a policy, which may raise anything
+            ended, failure = error_message(error), _rollout_error(error)
+        try:
+            self._robot.hold()
+        except Exception as error:  # noqa: BLE001 - the episode must not be lost with it
+            ended = f"{ended}; and the robot could not be told to hold: {error_message(error)}"
+            if not isinstance(failure, KeyboardInterrupt):
+                failure = _rollout_error(error, ended)
+        self._faulty = isinstance(failure, RolloutFault)
+        privileged = self._control.privileged
+        episode = self._recorded(buffer, privileged, task=task, seed=seed, ended=ended, terminated=terminated)
+        return episode, failure
+
+    def _drive(self, policy: Policy, buffer: EpisodeBuffer, seed: int | None) -> tuple[str, bool]:
+        """Returns why the episode ended, and whether that terminated the task."""
+        if reason := self._control.play_reset(self._reason_to_end):
+            return reason, False
+        self._control.begin(buffer, seed)
+        chunk = self._infer(policy, buffer, 0)
+        rate_limiter = RateLimiter(self.env_spec.fps) if self._config.realtime else NoRateLimiter()
+        for step in range(buffer.max_steps + 1):
+            self._control.begin_tick(*rate_limiter.wait())
+            if step and (flag := self._control.observe(step)):
+                return flag, True
+            if step == buffer.max_steps:
+                break
+            if reason := self._reason_to_end():
+                return reason, False
+            human = self._control.human_command()
+            if human is None and self._is_over(chunk, step, buffer):
+                chunk = self._control.untimed(lambda row=step: self._infer(policy, buffer, row))
+            self._control.act(step, chunk, human)
+        return "steps", False
+
+    def _is_over(self, chunk: ActionChunk, step: int, buffer: EpisodeBuffer) -> bool:
+        """Whether a chunk was executed, or a human has moved the robot away from what it was inferred from."""
+        length = len(chunk.actions)
+        executed = min(self._config.execution_horizon or length, length, self._robot.limiter.stale_steps)
+        return step - chunk.start_step >= executed or bool(step and buffer.control_mode[step - 1] == HUMAN)
+
+    def _infer(self, policy: Policy, buffer: EpisodeBuffer, row: int) -> ActionChunk:
+        self._load_pushed(policy, between_episodes=False)
+        began = time.monotonic()
+        actions = policy.predict(buffer.observation(row), self._normalizer)
+        buffer.add_inference(row, began - buffer.observed_at[row], time.monotonic() - began, self._version)
+        return ActionChunk(validate_chunk(actions, self.env_spec.action_dim), row)
+
+    def _load_pushed(self, policy: Policy, *, between_episodes: bool) -> None:
+        if self._pushed is not None and (between_episodes or self._pushed[1]):
+            weights, self._pushed = self._pushed[0], None
+            policy.load_weights(weights)
+            self._version = weights.version
+
+
+class TeleopOnly(Sequential):
+    """An `InferenceEngine` without a policy: a person drives, and the robot holds where they command nothing.
+
+    All steps count as the person's, so that their pauses are part of the demonstration.
+    """
+
+    def __init__(self, robot: RobotConfig, config: InferenceConfig, teleop: TeleopConfig):
+        super().__init__(robot, None, config, teleop)
+        self._policy = NoPolicy()
+
+    def _run_episode(self, task: str, seed: int | None) -> Outcome:
+        episode, error = super()._run_episode(task, seed)
+        if episode is not None:
+            episode = replace(episode, control_mode=np.full_like(episode.control_mode, HUMAN))
+        return episode, error
+
+    def _infer(self, policy: Policy, buffer: EpisodeBuffer, row: int) -> ActionChunk:
+        return ActionChunk(np.empty((0, self.env_spec.action_dim), np.float32), row)
+
+
+class NoPolicy(FixedPolicy):
+    """Placeholder for a policy; only a person acts."""
+
+    no_weights = "only a person acts, so no weights can be loaded"
+
+
+def _rollout_error(cause: Exception, message: str | None = None) -> RolloutError:
+    kind = RolloutFault if isinstance(cause, MAY_PASS) else RolloutError
+    error = kind(message or error_message(cause))
+    error.__cause__ = cause
+    return error

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +25,7 @@ from plaudit.judges.classifier.config import ProgressJudgeConfig
 from plaudit.judges.evaluation import unseen_reference
 from plaudit.judges.simulator import SOURCE as SIMULATOR
 from plaudit.processes import run_thread
-from plaudit.protocols import LiveJudge, ScoreStream
-from plaudit.rollout.engine import EngineBase
+from plaudit.protocols import InferenceEngine, LiveJudge, ScoreStream
 from plaudit.rollout.operator import Operator
 from plaudit.rollout.recording import EpisodeBuffer
 from plaudit.trust import print_plain
@@ -100,13 +99,13 @@ class Forecast:
         self.threshold, self._judge, self._window_s = threshold, judge, window_s
 
     @contextmanager
-    def watch(self, engine: EngineBase, operator: Operator) -> Iterator[None]:
+    def watch(self, engine: InferenceEngine, operator: Operator) -> Iterator[None]:
         """Advise the operator during the episodes of this block."""
         print_plain(self.threshold.summary)
         with run_thread("forecast", partial(self._follow, engine, operator)):
             yield
 
-    def _follow(self, engine: EngineBase, operator: Operator, done: threading.Event) -> None:
+    def _follow(self, engine: InferenceEngine, operator: Operator, done: threading.Event) -> None:
         buffer: EpisodeBuffer | None = None
         stream, progress = self._judge.stream(1), list[float]()
         try:
@@ -140,7 +139,6 @@ def score_row(stream: ScoreStream, observation: Observation, *, first: bool) -> 
     return stream.reset(one) if first else stream.step(one, {})
 
 
-@lru_cache(maxsize=1)  # `plaudit record` attends again after each discarded episode
 def load_forecast(config: ForecastConfig) -> Forecast:
     """Load the model, and choose the threshold on the labeled episodes that it has not seen."""
     judge_config = ProgressJudgeConfig(model=config.progress, device=config.device)

@@ -11,7 +11,8 @@ What may end, and what happens then:
     control, by an exception   it tells the robot to hold, then the parent
     control, killed            the parent starts a third process that connects to the robot again and tells it to hold
     the parent, however        control sees its socket close, tells the robot to hold and ends; inference ends too
-    Ctrl-C                     only the parent receives it and stops control; the robot holds
+    Ctrl-C                     only the parent receives it and stops control; the robot holds, also on its way to
+                               the start pose
 
 Each time what was recorded is in memory that the parent has open, and becomes an episode with the reason it ended.
 A process that a fault has ended (it was killed, the robot fell silent, the policy's server is away) is started again
@@ -22,6 +23,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -40,6 +42,7 @@ from plaudit.trust import print_plain
 from plaudit.types import PolicyWeights
 
 POLL_S = 0.1  # between checks that both processes are alive, should no socket say so
+STOP_S = 0.5  # that control may take to stop an episode; where it takes longer, the robot is not in an episode yet
 HOLD_TIMEOUT_S = 30.0  # for connecting to the robot again and telling it to hold
 
 
@@ -89,13 +92,13 @@ class Rtc(EngineBase):
         """New weights for the next episode, or with `now` for the next chunk."""
         if self._policy is None:
             raise RolloutError(NO_POLICY)
-        self._weights = weights
-        if self._inference is not None:
+        self._weights, inference = weights, self._inference  # a fault may end it meanwhile, in another thread
+        if inference is not None:
             message, block = WeightsMessage.of(weights, now)
-            self._inference.send(message, block.descriptor)
+            inference.send(message, block.descriptor)
 
     def look(self) -> None:
-        """See `EngineBase.look`; the control process goes on by itself until the next episode."""
+        """See `plaudit.protocols.InferenceEngine`. The control process goes on by itself until the next episode."""
         if self.preview is not None and self._control is not None and not self._is_looking:
             self._control.send(Look(), self.preview.block.descriptor)
             self._is_looking = True
@@ -231,7 +234,7 @@ class Rtc(EngineBase):
             failure = _failure(done.ended, done.may_pass) if done.failed else None
         except (RolloutError, KeyboardInterrupt) as error:
             failure = error
-            done = _stop(control, str(error) or "interrupted")
+            done = self._stop(control, str(error) or "interrupted")
         if isinstance(failure, RolloutFault):
             self._end_control() if done.failed else self._end_inference()
         elif failure is not None:
@@ -253,14 +256,21 @@ class Rtc(EngineBase):
                 if isinstance(message, InferenceFailed):
                     raise _failure(message.reason, message.may_pass)
 
+    def _stop(self, control: ChildProcess, reason: str) -> EpisodeDone:
+        """Stop the episode; returns control's answer, if it is alive to give one.
 
-def _stop(control: ChildProcess, reason: str) -> EpisodeDone:
-    """Stop the episode; returns control's answer, if it is alive to give one."""
-    control.send(StopEpisode(reason))
-    if control.connection.poll(GRACE_S):
+        A robot on its way to the start pose reads no message. The emergency stop ends its motion too.
+        """
+        control.send(StopEpisode(reason))
         with suppress(EOFError, ConnectionResetError):
-            return control.connection.recv()
-    return EpisodeDone(reason, failed=True)
+            if control.connection.poll(STOP_S):
+                return control.connection.recv()
+            self.emergency_stop.engage()
+            answered = control.connection.poll(GRACE_S)
+            self.emergency_stop.release("program")
+            if answered:
+                return replace(control.connection.recv(), ended=reason)
+        return EpisodeDone(reason, failed=True)
 
 
 def _failure(reason: str, may_pass: bool, event: str = "") -> RolloutError:

@@ -32,7 +32,7 @@ from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine
 from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.config import RobotConfig
-from plaudit.rollout.engine import EngineBase, InferenceConfig, Reset
+from plaudit.rollout.engine import InferenceConfig, Reset
 from plaudit.rollout.forecast import ForecastConfig, load_forecast
 from plaudit.rollout.operator import MARK, Operator, OperatorCommand, OperatorConfig
 from plaudit.rollout.recording import append_marked, discarded_store, is_discarded, run_episode
@@ -250,7 +250,7 @@ def advising(
     forecast: ForecastConfig | None, engine: InferenceEngine, operator: Operator | None
 ) -> AbstractContextManager[None]:
     """Give the operator hints in this block, if there is a forecast."""
-    if forecast is None or operator is None or not isinstance(engine, EngineBase):
+    if forecast is None or operator is None:
         return nullcontext()
     return load_forecast(forecast).watch(engine, operator)
 
@@ -262,6 +262,7 @@ class RecordedEpisode:
     episode: Episode
     id: int  # in its store
     store: Path  # that of the run, or that of its discarded episodes
+    left: int  # episodes to record after it
 
     @property
     def mark(self) -> str:
@@ -280,6 +281,7 @@ def record_episodes(
     count: int,
     *,
     operator: Operator | None = None,
+    discarded_count: bool = True,
     task: str = "",
     seed: int | None = None,
     patience_s: float = 0.0,
@@ -289,25 +291,27 @@ def record_episodes(
 
     count: episodes to record; those that the operator repeats do not count
     operator: attends the episodes and may stop the run
+    discarded_count: whether those that the operator discards count too
     patience_s: from the first fault until an episode ends without one
     on_fault: called with each fault
     """
     if operator is not None:
-        attend(engine, operator)
-    number, stopped, deadline = 0, False, None
-    look = engine.look if isinstance(engine, EngineBase) else bool
+        operator.emergency_stop = engine.emergency_stop
+    number, left, stopped, deadline = 0, count, False, None
 
     def more() -> bool:
-        return number < count and not (stopped if operator is None else operator.status.stopped)
+        return left > 0 and not (stopped if operator is None else operator.status.stopped)
 
     while more():
         recorded = False
         try:
-            if operator is None or operator.wait_until_ready(look):
+            if operator is None or operator.wait_until_ready(engine.look):
                 for episode in run_episode(engine, operator, task=task, seed=None if seed is None else seed + number):
-                    recorded, done = True, _store(store, episode)
-                    number += done.mark != OperatorCommand.REPEAT
-                    yield done
+                    recorded = True
+                    if episode.meta.get(MARK) != OperatorCommand.REPEAT:
+                        number += 1
+                        left -= discarded_count or not is_discarded(episode)
+                    yield _store(store, episode, left)
             stopped, deadline = not recorded, None
         except RolloutFault as fault:
             deadline = deadline or time.monotonic() + patience_s
@@ -316,17 +320,11 @@ def record_episodes(
                 _recover(engine, fault, deadline, patience_s)
 
 
-def attend(engine: InferenceEngine, operator: Operator) -> None:
-    """Give the operator the emergency stop of the robot that this engine drives."""
-    if isinstance(engine, EngineBase):
-        operator.emergency_stop = engine.emergency_stop
-
-
-def _store(store: Store, episode: Episode) -> RecordedEpisode:
+def _store(store: Store, episode: Episode, left: int) -> RecordedEpisode:
     if not is_discarded(episode):
-        return RecordedEpisode(episode, append_marked(store, episode), store.folder)
+        return RecordedEpisode(episode, append_marked(store, episode), store.folder, left)
     with discarded_store(store.folder) as discarded:
-        return RecordedEpisode(episode, discarded.append(episode), discarded.folder)
+        return RecordedEpisode(episode, discarded.append(episode), discarded.folder, left)
 
 
 def _recover(engine: InferenceEngine, fault: RolloutFault, deadline: float, patience_s: float) -> None:

@@ -9,7 +9,7 @@ commands alone.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from pydantic import Field
@@ -19,6 +19,7 @@ from plaudit.errors import RolloutError
 from plaudit.policies.scripted import Outcome, ScriptedExpert
 from plaudit.registry import TELEOP_REGISTRY
 from plaudit.robots.limits import Limited
+from plaudit.robots.sim import SimRobot
 from plaudit.robots.twin.task import TwinTask
 from plaudit.rollout.operator import OperatorCommand
 from plaudit.rollout.teleop import TeleopConfig
@@ -28,6 +29,13 @@ PROGRESS = 0.01  # of the dense reward, which is at most 1: less is none
 LEADER_SPEED = 0.5  # of the task's largest displacement: what the joints of a twin follow without overshoot
 SEEN_S = 0.3  # that a success lasts before the leader reports it
 PATIENCE_S = 15.0  # after which the leader reports a failure, again and again
+
+
+@runtime_checkable
+class _BuiltInTask(Protocol):
+    task_name: str
+
+    def task_state(self) -> Any: ...
 
 
 @TELEOP_REGISTRY.register("scripted")
@@ -66,7 +74,7 @@ class ScriptedTeleop:
     def begin_episode(self, robot: Any) -> None:
         """Watch a robot, which is a simulated task; called after each reset."""
         self._robot = robot.robot if isinstance(robot, Limited) else robot
-        self.watch(getattr(self._robot, "env", None))
+        self.watch(self._robot.env if isinstance(self._robot, SimRobot | TwinTask) else None)
         self._best, self._waited, self._left, self._done = -np.inf, 0, 0, False
 
     def command(self) -> FloatArray | None:
@@ -101,7 +109,7 @@ class ScriptedTeleop:
 
     def watch(self, env: Any) -> None:
         """Take the environment of a new episode. A person for another simulator overrides this and the next two."""
-        if not hasattr(env, "task_state"):
+        if not isinstance(env, _BuiltInTask):
             raise RolloutError(
                 "teleop.type=scripted helps in a built-in task (lift, pick_place, push); choose a device"
             )

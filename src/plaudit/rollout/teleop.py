@@ -197,6 +197,13 @@ class KeyboardConfig(JointTeleopConfig):
     keys: tuple[KeyPair, ...] = ("qa", "ws", "ed", "rf", "tg", "yh", "uj")  # a pair per joint
     key_timeout_s: PositiveFloat = 0.6  # control is kept so long after the last key: terminals report no release
 
+    def used_keys(self, action_dim: int) -> tuple[str, ...]:
+        """The pairs that move something: as many as commands of this many numbers have room for."""
+        if self.end_effector is None:
+            return self.keys[: max(action_dim - self.first_joint, 0)]
+        keys = self.keys if "keys" in self.model_fields_set else self.hand["keys"]
+        return keys[:NUM_DISPLACEMENTS]
+
     def open(self, action_dim: int) -> "KeyboardTeleop":
         """Open the terminal."""
         return KeyboardTeleop(self, action_dim)

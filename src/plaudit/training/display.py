@@ -55,8 +55,9 @@ class Display:
         done, total, text = self._extent(state)
         bar.add_row(ProgressBar(total, done, width=WIDTH - 2 - len(text)), text)
         keys: list[Text] = []
-        if state.operator is not None:  # what they can press now
+        if state.operator is not None:  # what they can press now; while the run stops, the emergency stop alone
             pairs = hotkeys(self._config.operator, state.operator.phase)
+            pairs = [(key, word) for key, word in pairs if not stopping or word in ("estop", "release")]
             keys = [Text("  ").join(Text.assemble((key, "bold"), (f" {word}", "dim")) for key, word in pairs)]
         return Group(top, bar, table, *keys, _messages(state, restarts or {}, stopping))
 

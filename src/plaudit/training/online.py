@@ -78,6 +78,7 @@ class OnlineTrainer:
         self._logged = self._audited = workers.clock()
         self._demos_checked = False
         self.started = False  # whether there is something to report
+        self.on_wait: Callable[[str], None] = lambda _: None  # called with what the run waits for before it begins
 
     def run(self, callback: Callback) -> OnlineState:
         """Run to the end, or until the callback returns False."""
@@ -139,10 +140,12 @@ class OnlineTrainer:
     def setup(self) -> None:
         """Connect the robot, load judge and learner, and give the robot its policy."""
         w, config, folder = self.workers, self.config, self._folder
+        self.on_wait("waiting for the robot")
         env_spec = learner_env_spec(config, w.env.handle.call(EnvWorker.describe))
         self._judge: JudgeId = WHO
         messages: list[str] = []
         if w.judge is not None:
+            self.on_wait("waiting for the judge to load")
             judge = current_judge(config.judge.config, folder.judge)
             self._bundle = JudgeBundle.of(withholding_judge(config, judge))
             self.on_judge(w.judge.handle.call(JudgeWorker.load, self._bundle))
@@ -152,11 +155,13 @@ class OnlineTrainer:
                 line, refusal = certificate_status(config.judge.certificate_path, self._judge)
                 check_robot_judge(config, refusal)
                 messages = [*messages, f"certificate: {line}"]
+        self.on_wait("waiting for the learner")
         info: LearnerInfo = w.learner.handle.call(LearnerWorker.setup, env_spec, self._judge.source)
         folder.save_policy(info.policy_config)
         stats, status = w.replay.call(ReplayBuffer.stats, self._judge), w.state.call(StateManager.status)
-        counts = {"updates": info.updates, "extra_updates": info.extra_updates}
-        self.state = OnlineState(stats, status, **counts, last_event="; ".join(messages))
+        self.state = OnlineState(
+            stats, status, updates=info.updates, extra_updates=info.extra_updates, last_event="; ".join(messages)
+        )
         if lines := folder.metrics():  # of an earlier session
             with understood(folder.path / "metrics.jsonl"):
                 evaluations = [line for line in lines if "eval/success_once" in line]
@@ -173,6 +178,7 @@ class OnlineTrainer:
         self.schedule = OnlineSchedule(config, w, self.monitor, info, self.state)
         self._elapsed_before = self.state.elapsed_s
         self.robot_policy = robot_policy(config, info)
+        self.on_wait("waiting for the robot to load its policy")
         self.on_env(w.env.handle.call(EnvWorker.load_policy, self.robot_policy))
         self.started = True
 

@@ -6,7 +6,7 @@
 
 The page is served by a process of its own. It reads the frames from the memory that the episode is recorded in, like
 the inference process does, so control waits for nothing. While the operator waits it shows what the cameras see
-(`EngineBase.look`), and until then the last frames of the episode.
+(`InferenceEngine.look`), and until then the last frames of the episode.
 """
 
 import os
@@ -36,7 +36,7 @@ except ModuleNotFoundError as problem:
     raise MissingExtra("starlette", "web") from problem
 
 if TYPE_CHECKING:
-    from plaudit.rollout.engine import EngineBase
+    from plaudit.protocols import InferenceEngine
 
 HOST, PORT = "127.0.0.1", 8421  # any free port where this one is in use
 POLL_S = 0.05  # between looks for a new episode or a new phase
@@ -46,7 +46,7 @@ GRACE_S = 1.0  # for open pages, at the end
 class LiveView:
     """Serves the page while an engine records episodes."""
 
-    def __init__(self, engine: "EngineBase"):
+    def __init__(self, engine: "InferenceEngine"):
         import_extra("uvicorn", "web")
         engine.preview = EpisodeBuffer.allocate(engine.env_spec, 0)
         self._engine, self._state, self._done = engine, dict[str, Any](), threading.Event()
@@ -132,7 +132,7 @@ class Screen:
         self._is_preview = False
 
     def watch(self, buffer: EpisodeBuffer) -> None:
-        """Show the frames of another episode, from its first one on; or the row of `EngineBase.preview`."""
+        """Show the frames of another episode, from its first one on; or the row of `InferenceEngine.preview`."""
         self._buffer, self._is_preview = buffer, not buffer.max_steps
         self._episodes += not self._is_preview
 

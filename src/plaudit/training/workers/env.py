@@ -30,7 +30,7 @@ from plaudit.protocols import InferenceEngine
 from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus, listen_at_robot
 from plaudit.rollout.recording import run_episode
 from plaudit.rollout.rerun import streaming
-from plaudit.rollout.run import advising, attend
+from plaudit.rollout.run import advising
 from plaudit.training.config import TrainingConfig
 from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import ReplayBuffer, StateManager
@@ -171,7 +171,7 @@ class EnvWorker:
             config = config.model_copy(update={"teleop": config.teleop.resumed(acted_s)})
         self._engine = engine = config.start(policy)
         if self._operator is not None:
-            attend(engine, self._operator)
+            self._operator.emergency_stop = engine.emergency_stop
             listening = listen_at_robot(self._config.operator, self._operator.send, self._config.robot)
             self._open.enter_context(listening)
             self._open.enter_context(advising(self._config.forecast, engine, self._operator))
