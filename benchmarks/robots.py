@@ -66,7 +66,7 @@ class Timed:
         self.spent["act"].append(time.perf_counter() - begun)
 
     def observe(self) -> Observation:
-        self._rate.sleep()
+        self._rate.wait()
         begun = time.perf_counter()
         seen = self._robot.observe()
         self.spent["observe"].append(time.perf_counter() - begun)

@@ -159,11 +159,11 @@ def figure(cells: dict[tuple[str, int], Cell]) -> str:
 BARE = """
 import sys
 import numpy as np
-from plaudit.rollout.engine import RateLimiter
+from plaudit.robots.limits import Rate
 from plaudit.processes import set_realtime_priority
 
 set_realtime_priority()
-clock = RateLimiter(50)
+clock = Rate(50, first_now=True)
 late, missed = np.array([clock.wait() for _ in range(int(sys.argv[1]))]).T
 print(f"late p99.9 {1e3 * np.percentile(late, 99.9):.3f} ms, most {1e3 * late.max():.3f} ms, missed {missed.sum():.0f}")
 """

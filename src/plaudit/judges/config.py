@@ -391,7 +391,6 @@ def uncalibrated_warning(config: JudgeConfig) -> str:
 
 def _overrides(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """`a.b=c` for each value of a tree, which is read back the same."""
-    from omegaconf import OmegaConf
 
     for key, value in tree.items():
         if isinstance(value, Mapping):
@@ -411,7 +410,6 @@ def save_judge_config(
     fitted: JudgeConfig,
 ) -> None:
     """Write the judge that `load_judge_config` got from the same arguments, with what was fitted; `${...}` stays."""
-    from omegaconf import OmegaConf
 
     path, own, root = _own_judge(path)
     named = {} if name is None else {"type": name}

@@ -85,6 +85,7 @@ class EmergencyStop:
 POSITION, VELOCITY, ACCELERATION, WORKSPACE, STALE_CHUNK = 1, 2, 4, 8, 16  # bits of `limited`
 LIMIT_NAMES = {1: "position", 2: "velocity", 4: "acceleration", 8: "workspace", 16: "stale chunk"}
 ROUNDING = 1e-6  # of a step: commands are float32
+SPIN_S = 0.0005  # before a deadline, polled instead of slept
 
 
 class CommandLimiter:
@@ -352,31 +353,41 @@ class Limited:
 
 
 class Rate:
-    """Keeps a control rate: a robot's `observe()` sleeps here, so that a plain loop around it runs in real time.
+    """Ticks at a fixed rate: late, missed = rate.wait()
 
-    Ticks are scheduled at multiples of the period, so there is no drift. A tick that is late by more than a period
-    starts a new schedule: lost time is not made up by a burst of ticks.
+    A tick has an absolute deadline, so a late tick does not delay the next ones. `wait` sleeps until just before the
+    deadline and polls the clock for the rest, because a sleep ends late. A deadline that passed a whole period ago is
+    counted as missed and skipped: a robot that had to wait must not receive the lost commands in a burst.
     """
 
-    def __init__(self, hz: float, *, realtime: bool = True):
-        """realtime: False for no sleeping at all, where the caller keeps the rate"""
-        self._period, self._realtime = 1.0 / hz, realtime
-        self.reset()
+    def __init__(self, hz: float, *, realtime: bool = True, first_now: bool = False):
+        """
+        hz: ticks per second
+        realtime: False for no waiting at all: the caller keeps the rate, or a simulation runs as fast as it can
+        first_now: whether the first tick is now; else it comes in one period
+        """
+        self._period, self._realtime = (1.0 / hz if realtime else 0.0), realtime
+        self._next = time.monotonic() + (0.0 if first_now else self._period)
 
     def reset(self) -> None:
         """Start a new schedule: the next tick comes in one period."""
-        self._due = time.monotonic() + self._period
+        self._next = time.monotonic() + self._period
 
-    def sleep(self) -> None:
-        """Sleep until the next tick."""
+    def wait(self) -> tuple[float, int]:
+        """Wait for the next tick; returns how late it begins, in s, and how many before it were missed."""
         if not self._realtime:
-            return
-        late = time.monotonic() - self._due
-        if late < 0:
-            time.sleep(-late)
-        elif late > self._period:
-            self._due += late
-        self._due += self._period
+            return 0.0, 0
+        now = time.monotonic()
+        missed = max(int((now - self._next) / self._period), 0)
+        self._next += missed * self._period
+        rest = self._next - now - SPIN_S
+        if rest > 0:
+            time.sleep(rest)
+        while (now := time.monotonic()) < self._next:
+            pass
+        late = now - self._next
+        self._next += self._period
+        return late, missed
 
 
 def connect_robot(config: Any, stack: ExitStack) -> Limited:

@@ -18,7 +18,7 @@ from plaudit import processes
 from plaudit.errors import RobotSilent, RolloutError
 from plaudit.protocols import Teleoperator
 from plaudit.robots.config import RobotConfig
-from plaudit.robots.limits import EmergencyStop, EmergencyStopped, Limited, connect_robot
+from plaudit.robots.limits import EmergencyStop, EmergencyStopped, Limited, Rate, connect_robot
 from plaudit.rollout import engine
 from plaudit.rollout.recording import ActionChunk, EpisodeBuffer
 from plaudit.rollout.teleop import SHARED_KEYS, TeleopConfig
@@ -183,9 +183,9 @@ class ControlProcess:
         chunk = self._first_chunk(buffer)
         if isinstance(chunk, StopEpisode):
             return chunk.reason, False
-        rate_limiter = engine.RateLimiter(self._env_spec.fps)
+        rate = Rate(self._env_spec.fps, first_now=True)
         for step in range(buffer.max_steps + 1):
-            self._control.begin_tick(*rate_limiter.wait())
+            self._control.begin_tick(*rate.wait())
             if step:
                 ended = self._control.observe(step)
                 self._notify(step)

@@ -36,6 +36,7 @@ from plaudit.robots.limits import (
     EmergencyStop,
     EmergencyStopped,
     Limited,
+    Rate,
     connect_robot,
     limited_steps,
 )
@@ -53,7 +54,6 @@ from plaudit.rollout.teleop import TeleopConfig
 from plaudit.trust import print_plain
 from plaudit.types import HUMAN, POLICY, AnyArray, EnvSpec, Episode, FloatArray, Observation, PolicyWeights
 
-SPIN_S = 0.0005  # before a deadline, polled instead of slept
 NO_POLICY = "this engine has no policy yet; load_policy() comes first"
 FAILURE = "failure"  # the privileged flag of a simulation whose episode is lost
 MAX_EPISODE_STEPS = 1000  # of a robot, unless the config sets another limit
@@ -124,42 +124,6 @@ class InferenceConfig(Config):
         return Normalizer.load(self.normalizer)
 
 
-class RateLimiter:
-    """Ticks at a fixed rate: late, missed = rate_limiter.wait()
-
-    A tick has an absolute deadline, so that a late tick does not delay the next ones. `wait` sleeps until just before
-    the deadline and polls the clock for the rest, because a sleep ends late. A deadline that passed a whole period ago
-    is counted as missed and skipped: a robot that had to wait must not receive the lost commands in a burst.
-    """
-
-    def __init__(self, hz: float):
-        """hz: ticks per second; the first is now"""
-        self.period = 1 / hz
-        self._next = time.monotonic()
-
-    def wait(self) -> tuple[float, int]:
-        """Wait for the next tick; returns how late it begins, in s, and how many before it were missed."""
-        now = time.monotonic()
-        missed = max(int((now - self._next) / self.period), 0)
-        self._next += missed * self.period
-        rest = self._next - now - SPIN_S
-        if rest > 0:
-            time.sleep(rest)
-        while (now := time.monotonic()) < self._next:
-            pass
-        late = now - self._next
-        self._next += self.period
-        return late, missed
-
-
-class NoRateLimiter:
-    """Every tick is now: for a simulation that runs as fast as it can."""
-
-    def wait(self) -> tuple[float, int]:
-        """Return at once."""
-        return 0.0, 0
-
-
 @contextmanager
 def gc_disabled() -> Iterator[None]:
     """No garbage collection while a robot moves: a full one takes longer than a tick may. Restored afterwards."""
@@ -182,7 +146,7 @@ class ControlStep:
 
     control.begin(buffer, seed)
     for step in range(max_steps):
-        control.begin_tick(*rate_limiter.wait())
+        control.begin_tick(*rate.wait())
         if step and control.observe(step):       # the result of the previous command
             break
         control.act(step, chunk, control.human_command())
@@ -209,10 +173,10 @@ class ControlStep:
         if not len(self._motion):
             return None
         hz = self._config.control_hz or self._robot.fps
-        rate_limiter = RateLimiter(hz) if self._config.realtime else NoRateLimiter()
+        rate = Rate(hz, realtime=self._config.realtime, first_now=True)
         self._robot.reset()
         for command in self._motion:
-            rate_limiter.wait()
+            rate.wait()
             self._robot.observe()
             if answer := stop():
                 return answer
@@ -571,9 +535,9 @@ class Sequential(EngineBase):
             return reason, False
         self._control.begin(buffer, seed)
         chunk = self._infer(policy, buffer, 0)
-        rate_limiter = RateLimiter(self.env_spec.fps) if self._config.realtime else NoRateLimiter()
+        rate = Rate(self.env_spec.fps, realtime=self._config.realtime, first_now=True)
         for step in range(buffer.max_steps + 1):
-            self._control.begin_tick(*rate_limiter.wait())
+            self._control.begin_tick(*rate.wait())
             if step and (flag := self._control.observe(step)):
                 return flag, True
             if step == buffer.max_steps:

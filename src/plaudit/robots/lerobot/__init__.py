@@ -129,7 +129,7 @@ class LeRobotRobot(ClosableRobot):
 
     def observe(self) -> Observation:
         """Wait for the next tick and read the robot."""
-        self._rate.sleep()
+        self._rate.wait()
         return self._get_observation()
 
     @property
@@ -162,7 +162,7 @@ class LeRobotRobot(ClosableRobot):
         ticks, rate = max(1, math.ceil(self._start_seconds * self.fps)), Rate(self.fps)
         for n in range(1, ticks + math.ceil(SETTLE_S * self.fps) + 1):
             self._send_limited(start + (end - start) * min(1.0, n / ticks))
-            rate.sleep()
+            rate.wait()
             if n >= ticks and not self.limiter.limited:
                 return
 

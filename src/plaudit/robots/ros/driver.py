@@ -360,7 +360,7 @@ class RosRobot(ClosableRobot):
 
     def observe(self) -> Observation:
         """Wait for the next tick; returns the newest valid message of every topic."""
-        self._rate.sleep()
+        self._rate.wait()
         self.sensors.wait_for_messages()
         return self.sensors.observe()
 
@@ -377,7 +377,7 @@ class RosRobot(ClosableRobot):
             rate = Rate(self.params.HZ)
             for command in self.limiter.braking():
                 self._send(command)
-                rate.sleep()
+                rate.wait()
         self.limiter.restart(self.last_command)
 
     @property
@@ -424,7 +424,7 @@ class RosRobot(ClosableRobot):
         max_ticks = ticks + math.ceil(SETTLE_S * self.params.HZ)
         for n in range(1, max_ticks + 1):
             self._send(self.limiter.limit(start + (pose - start) * min(1.0, n / ticks)))
-            rate.sleep()
+            rate.wait()
             distance = np.abs(pose - self.sensors.joint_position())
             if n >= ticks and distance.max() <= self.params.start_tolerance:
                 return

@@ -81,7 +81,7 @@ class SimRobot(ClosableRobot):
         """Wait for the next tick and step the environment, if there is an action."""
         if self._observation is None:
             return self.reset()
-        self._rate.sleep()
+        self._rate.wait()
         if self._action is not None and not self._privileged.get("failure", False):
             observation, info = self.env.step(self._action[None], np.ones(1, bool))
             self._observation = observation[0]

@@ -357,7 +357,7 @@ class Twin:
                 self._task.reset_if_due()  # after the step, so that no old image is sent after such a command
             self._send(time.time_ns())
             self._publisher.flush()
-            rate.sleep()
+            rate.wait()
 
     def inject(self, fault: Fault) -> None:
         """Fail from the next tick on; from any thread."""
