@@ -65,6 +65,12 @@ def test_a_mistake_is_answered_with_what_was_meant(override: str, said: str):
         load_training_config("train", None, ["learner=sac", "env=lift", override])
 
 
+def test_a_key_of_a_robots_simulation_is_named_as_it_has_to_be_written():
+    words = ["robot=sim", "robot.env.type=lift", "learner=sac", "judge=classifier", "judge.model=runs/judge"]
+    with pytest.raises(ConfigError, match=r"write robot\.env\.obs=both"):
+        load_training_config("online", None, words)
+
+
 @pytest.mark.parametrize("key", OTHER_NAMES)
 def test_every_key_of_the_other_stacks_is_answered_with_ours(key: str, tmp_path: Path):
     path = tmp_path / "run.yaml"

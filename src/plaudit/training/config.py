@@ -348,12 +348,15 @@ def _check_policy(config: TrainingConfig) -> None:
 def _check_cameras(config: TrainingConfig) -> None:
     """Refuse cameras that the environment does not show."""
     env, shows_none = config.simulation, config.simulation.obs == "state"
+    key_of_env = "env" if config.robot is None else "robot.env"
     if config.judge.config.sees_images and not config.judge.is_human and shows_none:
-        raise ValueError("a judge sees camera images; write env.obs=both (a policy of states: policy.cameras=[])")
+        raise ValueError(
+            f"a judge sees camera images; write {key_of_env}.obs=both (a policy of states: policy.cameras=[])"
+        )
     if config.collect is not None and shows_none:
         raise ValueError(
-            "collect keeps camera images, and env.obs is 'state', which has none; write env.obs=both (and "
-            "policy.cameras=[] for a policy of states)"
+            f"collect keeps camera images, and {key_of_env}.obs is 'state', which has none; "
+            f"write {key_of_env}.obs=both (and policy.cameras=[] for a policy of states)"
         )
     collected = (config.collect and config.collect.cameras) or ()
     cameras = [("policy.cameras", camera, camera) for camera in config.policy.cameras or ()]
@@ -361,8 +364,8 @@ def _check_cameras(config: TrainingConfig) -> None:
     for key, camera, env_name in cameras:
         if shows_none:
             raise ValueError(
-                f"{key} has '{camera}', and env.obs is 'state', which shows no camera; write env.obs=both, or "
-                "env.obs=pixels for images without the simulation's state"
+                f"{key} has '{camera}', and {key_of_env}.obs is 'state', which shows no camera; write "
+                f"{key_of_env}.obs=both, or {key_of_env}.obs=pixels for images without the simulation's state"
             )
         if env_name not in env.cameras:
             suggestion = did_you_mean(camera, env.cameras)
