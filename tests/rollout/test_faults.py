@@ -13,6 +13,7 @@ import pytest
 from plaudit.data.store import Store
 from plaudit.errors import RobotSilent, RolloutError, RolloutFault
 from plaudit.rollout.engine import InferenceConfig, Sequential
+from plaudit.rollout.operator import Operator, OperatorCommand
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.run import record_episodes
 from plaudit.types import Episode, Observation, PolicyWeights
@@ -120,6 +121,20 @@ def test_a_robot_that_stays_silent_ends_the_command_with_a_sentence(tmp_path):
         pytest.raises(RolloutError, match=r"^camera 'front' is silent; it did not recover within 0.1 s$"),
     ):
         list(record_episodes(engine, store, 3, patience_s=0.1))
+
+
+def test_an_operator_stops_a_run_that_waits_for_a_silent_robot(tmp_path):
+    fault, operator = tmp_path / "fault", Operator(gate=False)
+    fault.touch()
+
+    class Watched(Sequential):
+        def recover(self) -> None:
+            operator.send(OperatorCommand.STOP)
+            super().recover()
+
+    robot, config = PuppetConfig(log=tmp_path / "log", silent=fault), InferenceConfig(realtime=False)
+    with Watched(robot, CounterConfig(), config) as engine, Store.create(tmp_path / "store") as store:
+        assert list(record_episodes(engine, store, 3, operator=operator, patience_s=1e6)) == []
 
 
 class Flaky(Puppet):

@@ -172,10 +172,11 @@ class Operator:
             return self._paused or self._status.stopped or self.emergency_stop.engaged
 
         for left in range(self._countdown, 0, -1):
+            if over():
+                return
             self._listener(self._update(phase="idle", message=str(left), messages=self._status.messages + 1))
             with self._changed:
-                if self._changed.wait_for(over, timeout=1.0):
-                    return
+                self._changed.wait_for(over, timeout=1.0)
 
     def end_reason(self) -> str:
         """Why the current episode is to end now; "" to go on."""

@@ -316,8 +316,15 @@ def record_episodes(
         except RolloutFault as fault:
             deadline = deadline or time.monotonic() + patience_s
             on_fault(str(fault))
-            if more():
-                _recover(engine, fault, deadline, patience_s)
+            while more():  # the operator may stop the run meanwhile
+                if time.monotonic() >= deadline:
+                    raise RolloutError(f"{fault}; it did not recover within {patience_s:g} s") from fault
+                try:
+                    engine.recover()
+                    break
+                except RolloutFault as again:
+                    fault = again
+                    time.sleep(RETRY_S)
 
 
 def _store(store: Store, episode: Episode, left: int) -> RecordedEpisode:
@@ -325,15 +332,3 @@ def _store(store: Store, episode: Episode, left: int) -> RecordedEpisode:
         return RecordedEpisode(episode, append_marked(store, episode), store.folder, left)
     with discarded_store(store.folder) as discarded:
         return RecordedEpisode(episode, discarded.append(episode), discarded.folder, left)
-
-
-def _recover(engine: InferenceEngine, fault: RolloutFault, deadline: float, patience_s: float) -> None:
-    """Try until the engine is ready again."""
-    while True:
-        if time.monotonic() >= deadline:
-            raise RolloutError(f"{fault}; it did not recover within {patience_s:g} s") from fault
-        try:
-            return engine.recover()
-        except RolloutFault as again:
-            fault = again
-            time.sleep(RETRY_S)
