@@ -130,7 +130,8 @@ class BroNet(nn.Module):
 
     def forward(self, x):
         x = self.input_norm(self.input_layer(x)).relu()
-        for block in self.blocks:
+        blocks: Any = self.blocks
+        for block in blocks:
             x = x + block["ln2"](block["fc2"](block["ln1"](block["fc1"](x)).relu()))
         return self.final_layer(x)
 
@@ -280,18 +281,18 @@ def plain_robometer(model, tokenizer, frames, task, indices, sizes, bins=10):
 
 def slot_mask(ids: torch.Tensor, value: int, relative: int) -> torch.Tensor:
     """[L, L] which tokens see which, by the rules in words: token by token, for every pair."""
-    ids = ids.tolist()
+    tokens = ids.tolist()
     slots, current = [], -1
-    for place, token in enumerate(ids):
+    for place, token in enumerate(tokens):
         if token in (value, relative):
-            if place == 0 or ids[place - 1] != token:
+            if place == 0 or tokens[place - 1] != token:
                 current += 1
             slots.append(current)
         else:
             slots.append(None)
-    mask = torch.zeros(len(ids), len(ids), dtype=torch.bool)
-    for q in range(len(ids)):
-        for k in range(len(ids)):
+    mask = torch.zeros(len(tokens), len(tokens), dtype=torch.bool)
+    for q in range(len(tokens)):
+        for k in range(len(tokens)):
             if slots[k] is None:
                 mask[q, k] = k <= q
             else:
@@ -331,4 +332,4 @@ def plain_rynnvalue(model, tokenizer, heads, frames, task, indices, sizes, repea
     low, high = (math.copysign(math.log1p(abs(end)), end) for end in (bins["min_value"], bins["max_value"]))
     centers = torch.linspace(low, high, bins["bins"])
     means = [(p * centers).sum(-1) for p in probs]
-    return (sum(m.sign() * m.abs().expm1() for m in means) / len(means))[-1].item()
+    return torch.stack([m.sign() * m.abs().expm1() for m in means]).mean(0)[-1].item()

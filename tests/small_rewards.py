@@ -71,7 +71,8 @@ def save_clip(folder: Path) -> Path:
         vision_config={**shared, "image_size": 32, "patch_size": 16},
         projection_dim=IMAGES,
     )
-    random_weights(transformers.CLIPModel(config), 1).save_pretrained(folder)
+    model: Any = transformers.CLIPModel(config)
+    random_weights(model, 1).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -81,7 +82,8 @@ def save_dino(folder: Path) -> Path:
 
     shape = {"hidden_size": IMAGES, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 224}
     config = transformers.Dinov2Config(**shape, patch_size=56, mlp_ratio=2)
-    random_weights(transformers.Dinov2Model(config), 2).save_pretrained(folder)
+    model: Any = transformers.Dinov2Model(config)
+    random_weights(model, 2).save_pretrained(folder)
     return folder
 
 
@@ -91,7 +93,8 @@ def save_minilm(folder: Path) -> Path:
     tokenizer = make_tokenizer("push the square to the right lift the cube")
     shape = {"hidden_size": TEXT, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
     config = transformers.BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **shape)
-    random_weights(transformers.BertModel(config), 3).save_pretrained(folder)
+    model: Any = transformers.BertModel(config)
+    random_weights(model, 3).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -36,6 +36,7 @@ FLOW = FlowConfig(state_dim=2, action_dim=3, cameras={"front": (24, 32)}, horizo
 class Hub(BaseHTTPRequestHandler):
     """Repositories as dictionaries of path -> bytes, and the sizes that the server lists."""
 
+    server: Any
     repos: dict[str, dict[str, bytes]]
     sizes: dict[str, int]
     private: dict[str, bool]

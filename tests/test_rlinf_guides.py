@@ -77,7 +77,7 @@ def test_a_reward_model_takes_the_place_of_the_dense_reward():
     path = CONFIGS / "maniskill_ppo_cnn.yaml"
     assert load_training_config("train", path, []).reward.env_reward == "dense"
     config = load_training_config("train", path, ["reward.use_reward_model=True", "reward.collect_data=False"])
-    assert config.reward.env_reward == "sparse" and config.judge.config.type == "classifier" and config.collect is None
+    assert config.reward.env_reward == "sparse" and config.judge.name == "classifier" and config.collect is None
 
 
 def test_a_recipe_that_does_not_exist_is_answered_with_those_that_do(guide):

@@ -27,7 +27,7 @@ def run_tests(session: pytest.Session, jobs: int) -> None:
     numbers, queue = os.pipe()
     os.write(queue, b"".join(map(NUMBER.pack, range(len(files)))))
     os.close(queue)  # whoever has read the last reads the end
-    pipes = [FORK.Pipe(duplex=False) for _ in range(jobs)]
+    pipes: list[tuple[Any, Any]] = [FORK.Pipe(duplex=False) for _ in range(jobs)]
     processes = [FORK.Process(target=_work, args=(session, files, numbers, sends)) for _, sends in pipes]
     try:
         for process, (_, sends) in zip(processes, pipes, strict=True):
@@ -53,7 +53,8 @@ def run_tests(session: pytest.Session, jobs: int) -> None:
 
 def _reports(session: pytest.Session, pipes: list[Connection]) -> Iterator[pytest.TestReport]:
     while pipes:
-        for pipe in wait(pipes):
+        ready: list[Any] = wait(pipes)
+        for pipe in ready:
             try:
                 data = pipe.recv()
             except EOFError:

@@ -1,5 +1,7 @@
 """Decoding processes that may take little memory beyond the frames of one episode."""
 
+from typing import Any
+
 from plaudit.data.formats import worker
 from plaudit.data.formats.lerobot import reader
 
@@ -9,12 +11,13 @@ KEPT = []
 
 def serve(descriptor: int) -> None:
     """The decoder never frees a frame."""
-    frames = reader._Folder._frames
+    folder: Any = reader._Folder
+    frames = folder._frames
 
     def keep(*arguments):
         KEPT.append(frames(*arguments))
         return KEPT[-1].copy()
 
-    reader._Folder._frames = keep
+    folder._frames = keep
     worker.MEMORY = SPARE
     worker.serve(descriptor)

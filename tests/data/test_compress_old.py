@@ -39,7 +39,7 @@ def add(store: Store, n: int, height: int = 48) -> None:
 def verify(store: Store) -> int:
     """Check that the old episodes are compressed and the others raw; returns how many are compressed."""
     ids = store.ids
-    assert ids == sorted(ids) and store.nbytes <= store.settings.capacity_bytes
+    assert ids == sorted(ids) and store.nbytes <= (store.settings.capacity_bytes or 0)
     compressed = [bool(store.segment(store.entry(i).segment).schema.images) for i in ids]
     assert compressed == sorted(compressed, reverse=True) and not compressed[-1]
     for i, is_compressed in zip(ids, compressed):
@@ -58,7 +58,7 @@ def test_old_episodes_are_compressed_first_and_evicted_last(tmp_path):
         add(store, n)
     assert verify(store) == len(store) - 1 and store.ids[0] > 0  # only then are the oldest evicted
     on_disk = sum(path.stat().st_size for path in (tmp_path / "s/segments").rglob("*.bin"))
-    assert on_disk <= 1.5 * store.settings.capacity_bytes
+    assert on_disk <= 1.5 * (store.settings.capacity_bytes or 0)
     store.close()
     assert verify(Store.open(tmp_path / "s")) == verify(store) and check(tmp_path / "s").ok
 
@@ -145,7 +145,7 @@ def test_what_cannot_be_compressed_is_evicted_in_its_turn(tmp_path):
     for n in range(12):
         store.append(nth_episode(n, height=47))  # H.264 needs even sizes
     assert store.ids == list(range(12 - len(store), 12)) and len(store) >= 4
-    assert store.nbytes <= store.settings.capacity_bytes
+    assert store.nbytes <= (store.settings.capacity_bytes or 0)
 
 
 def test_a_damaged_episode_is_left_alone_while_others_are_compressed(tmp_path):
@@ -190,6 +190,6 @@ def test_a_training_run_compresses_at_checkpoints_and_drops_only_what_is_left(tm
         first.append(episodes.store.ids[0])
         assert episodes.store.ids == list(range(episodes.first, n + 1))
     assert first[:8] == [0] * 8 and first[-1] > 0
-    assert episodes.store.nbytes <= 1.2 * episodes.store.settings.capacity_bytes
+    assert episodes.store.nbytes <= 1.2 * (episodes.store.settings.capacity_bytes or 0)
     episodes.store.close()
     assert check(tmp_path / "s").ok

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from typing import Any
 
 import h5py
 import numpy as np
@@ -98,7 +99,8 @@ def test_failures_alone_come_back_from_an_export(tmp_path):
 def test_a_dense_reward_is_kept_and_labels_nothing(tmp_path):
     write_robomimic(tmp_path / "image.hdf5")
     with h5py.File(tmp_path / "image.hdf5", "a") as file:
-        file["data/demo_0/rewards"][:] = [0.25, 0.5, 0.75]
+        rewards: Any = file["data/demo_0/rewards"]
+        rewards[:] = [0.25, 0.5, 0.75]
     episode, labels = open_dataset(tmp_path / "image.hdf5").sources[0].load()
     assert labels is None and episode.privileged["reward"].tolist() == [0.25, 0.5, 0.75]
 
@@ -220,7 +222,7 @@ def test_an_export_is_a_robomimic_file_and_comes_back_complete(tmp_path):
     store = labeled_store(tmp_path / "a", counting_episode(4, task="lift", fps=20.0), counting_episode(3), cutoff=2)
     export_dataset(store, tmp_path / "out", "hdf5")
     with h5py.File(tmp_path / "out/demos.hdf5") as file:
-        demo = file["data/demo_0"]
+        demo: Any = file["data/demo_0"]
         assert {"actions", "rewards", "dones", "obs"} <= set(demo) and demo.attrs["num_samples"] == 4
         assert file["data"].attrs["total"] == 7 and json.loads(file["data"].attrs["env_args"])["type"] == 2
         assert demo["rewards"][:].tolist() == [0, 1, 1, 1] and demo["dones"][:].tolist() == [0, 0, 0, 1]
@@ -238,7 +240,8 @@ def test_a_second_import_adds_nothing_and_other_labels_make_no_other_episode(tmp
     import_dataset(tmp_path / "a.hdf5", tmp_path / "s")
     (tmp_path / "a.hdf5").rename(tmp_path / "b.hdf5")
     with h5py.File(tmp_path / "b.hdf5", "a") as file:
-        file["data/demo_0/rewards"][:] = 0
+        rewards: Any = file["data/demo_0/rewards"]
+        rewards[:] = 0
     report = import_dataset(tmp_path / "b.hdf5", tmp_path / "s")
     assert (report.ids, report.already_imported) == ([], 2)
 
@@ -359,7 +362,8 @@ def test_a_truncated_file_leaves_no_store(tmp_path, size):
 def test_a_damaged_jpeg_is_named_with_its_row(tmp_path):
     write_aloha(tmp_path / "in", compress=True)
     with h5py.File(tmp_path / "in/episode_1.hdf5", "a") as file:
-        file["observations/images/cam_high"][2] = 0
+        images: Any = file["observations/images/cam_high"]
+        images[2] = 0
     report = import_dataset(tmp_path / "in", tmp_path / "s")
     assert report.ids == [0] and "camera 'cam_high' cannot be read" in report.failed[0] and "row 2" in report.failed[0]
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,7 +115,7 @@ def make_episode(steps, rng):
 
 def serialize(arrays):
     """As TensorFlow Datasets: a flat list for each name."""
-    example = Example()
+    example: Any = Example()
     for name, values in arrays.items():
         feature = example.features.feature[f"steps/{name}"]
         if isinstance(values, list):

@@ -4,11 +4,13 @@ import json
 import shutil
 import sys
 import zipfile
+from typing import Any
 
 import numcodecs
 import numpy as np
 import pytest
 import zarr
+from zarr.storage import ZipStore
 
 from plaudit.data.formats import open_dataset
 from plaudit.data.store import Store
@@ -43,7 +45,7 @@ def pusht():
 @pytest.mark.parametrize("kind", ["folder", "zip"])
 def test_a_replay_buffer_of_diffusion_policy_arrives_value_by_value(tmp_path, kind):
     arrays, path = pusht(), tmp_path / ("pusht.zarr" if kind == "folder" else "pusht.zarr.zip")
-    store = zarr.storage.ZipStore(path, mode="w") if kind == "zip" else path
+    store = ZipStore(path, mode="w") if kind == "zip" else path
     write_buffer(store, arrays)
     if kind == "zip":
         store.close()
@@ -92,7 +94,7 @@ def test_every_codec_and_order_gives_the_same_values(tmp_path, name):
 def test_chunks_may_split_rows_too(tmp_path):
     arrays = pusht()
     write_buffer(tmp_path / "a.zarr", {"img": arrays["img"], "state": arrays["state"]})
-    data = zarr.open_group(tmp_path / "a.zarr", mode="a", zarr_format=2)["data"]
+    data: Any = zarr.open_group(tmp_path / "a.zarr", mode="a", zarr_format=2)["data"]
     data.create_array("action", data=arrays["action"], chunks=(4, 1))
     data.create_array("image", data=arrays["img"].astype(np.uint8), chunks=(4, 10, 7, 2))
     episode, _ = open_dataset(tmp_path / "a.zarr").sources[2].load()

@@ -30,7 +30,9 @@ from plaudit.training.evaluation import check_noise
 from plaudit.types import Batch, EnvSpec, Labels, Observation
 
 SPACES = EnvSpec(2, 1, {})
-STATS = Normalizer({STATE: Stats(*np.float32([[1, 2], [2, 4]])), ACTION: Stats(*np.float32([[0.1], [0.5]]))})
+STATS = Normalizer(
+    {STATE: Stats(*np.array([[1, 2], [2, 4]], np.float32)), ACTION: Stats(*np.array([[0.1], [0.5]], np.float32))}
+)
 ALL: list[tuple[type, dict[str, Any]]] = [
     *((WeightedBcConfig, {"method": method}) for method in ("success", "advantage", "progress", "conditioned")),
     (WeightedBcConfig, {"method": "conditioned", "advantage_steps": 2}),
@@ -91,9 +93,11 @@ def test_each_keeps_the_contract_of_learners(base: Path, config: type, options: 
 
 def test_the_base_acts_in_a_learner_as_it_does_alone_in_other_units(base: Path):
     """Around it is a run whose -1 to 1 are other numbers of the robot."""
-    around = Normalizer({STATE: Stats(*np.float32([[3, 0], [1, 2]])), ACTION: Stats(*np.float32([[-0.2], [4]]))})
+    around = Normalizer(
+        {STATE: Stats(*np.array([[3, 0], [1, 2]], np.float32)), ACTION: Stats(*np.array([[-0.2], [4]], np.float32))}
+    )
     robot, noise = np.float32([0.3, -0.7]), np.random.default_rng(0).normal(size=(3, 2, 1)).astype(np.float32)
-    policy = load_policy(base).build()
+    policy: Any = load_policy(base).build()
     expected = policy.sample(Observation({}, robot), STATS, 3, noise)
     learner = DsrlConfig(base=base, hidden_dims=(8,)).build(SPACES, 0, "cpu", around=around)
     seen = torch.from_numpy(around.normalize_state(robot)[None])
@@ -112,7 +116,8 @@ def test_before_any_update_each_acts_as_its_base(base: Path, config: type, optio
     seen = np.random.default_rng(2).normal(size=(1, 2)).astype(np.float32)
     rows = learner.config.num_samples if isinstance(learner, Expo | Steer) else 1
     noise = torch.randn(rows, 2, 1, generator=torch.Generator().manual_seed(0)).numpy()
-    expected = load_policy(base).build().sample(Observation({}, seen[0]), STATS, rows, noise).clip(-1, 1)
+    acting: Any = load_policy(base).build()
+    expected = acting.sample(Observation({}, seen[0]), STATS, rows, noise).clip(-1, 1)
     assert np.allclose(learner.act_fn(explore=False)(Observation({}, seen))[0], expected[0][0], atol=1e-5)
 
 
@@ -415,8 +420,8 @@ def test_steering_executes_the_best_of_the_policys_own_chunks(base: Path):
     learner = Steer(SteerConfig(base=base, num_samples=5), SPACES)
     learner.net.policy.critic = FirstAction()  # type: ignore[assignment]
     learner.net.policy.learned.fill_(True)
-    seen = np.float32([[0.2, -0.1]])
-    policy = load_policy(base, ["policy.seed=0"]).build()
+    seen = np.array([[0.2, -0.1]], np.float32)
+    policy: Any = load_policy(base, ["policy.seed=0"]).build()
     chunks = policy.sample(Observation({}, seen[0]), STATS, 5).clip(-1, 1)
     assert learner.act_fn(explore=False)(Observation({}, seen))[0] == pytest.approx(chunks[:, 0].max(), abs=1e-6)
 

@@ -3,6 +3,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -306,8 +307,9 @@ def test_given_actions_have_no_loss():
         seen.append((actions, given))
         return torch.zeros_like(actions)
 
-    spy.max_prefix = 5
-    loss = matching_loss(spy, torch.zeros(256, 1), chunks, mask, torch.Generator().manual_seed(0))
+    spied: Any = spy
+    spied.max_prefix = 5
+    loss = matching_loss(spied, torch.zeros(256, 1), chunks, mask, torch.Generator().manual_seed(0))
     ((actions, given),) = seen
     lengths = given.sum(dim=1)
     assert set(lengths.tolist()) == {0, 1, 2, 3, 4, 5}

@@ -179,7 +179,7 @@ def test_it_keeps_the_policys_contract(folder):
 
 
 def test_act_cannot_be_resampled_and_diffusion_follows_the_noise(folder):
-    policy = load_policy(folder, ["policy.device=cpu"]).build()
+    policy: Any = load_policy(folder, ["policy.device=cpu"]).build()
     if policy.folder.kind == "act":
         with pytest.raises(PolicyError, match="the base cannot be resampled"):
             check_sampling(policy, "the base", samples=4)
@@ -198,7 +198,7 @@ def test_its_own_loss_falls_and_the_checkpoint_loads_in_lerobot_again(folder, tm
     from lerobot.configs import PreTrainedConfig
     from lerobot.policies.factory import get_policy_class
 
-    policy = load_policy(folder, ["policy.device=cpu"]).build()
+    policy: Any = load_policy(folder, ["policy.device=cpu"]).build()
     history, batch = policy.folder.history, 4
     each = [seen(n).window(history, CAMERAS) for n in range(batch)]
     images = {camera: np.stack([one.images[camera] for one in each]) for camera in CAMERAS}

@@ -80,7 +80,7 @@ def test_a_person_who_helps_waits_for_a_policy_and_then_loses_patience(params):
 
 def test_the_first_three_joints_are_forward_left_and_up_and_the_fourth_closes_the_gripper(params):
     task = TwinTask("lift", params)
-    home = task.env.task_state().tip_pos[0]
+    home, pose = task.env.task_state().tip_pos[0], np.array(params.start_pose)
     for axis, joint in enumerate(handles(params.joint_names)[:3]):
         pose = np.array(params.start_pose)
         pose[joint] += 0.1

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def packets(name: str) -> dict[int, list[bytes]]:
     return by_tick
 
 
-def task_config(kind: str, **keys):
+def task_config(kind: str, **keys) -> Any:
     """The config of a device for the task `lift`, as commands make it."""
     return TELEOP_REGISTRY.parse({"type": kind, **teleop_defaults(kind, LIFT), **keys})
 

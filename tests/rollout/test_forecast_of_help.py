@@ -6,11 +6,11 @@ import pytest
 from conftest import counting_episode, labeled_store
 from glow import saved
 from plaudit.errors import DataError
-from plaudit.rollout.engine import EngineBase
+from plaudit.rollout.engine import EngineBase, InferenceConfig
 from plaudit.rollout.forecast import Forecast, ForecastConfig, Threshold, load_forecast, lowest_rise, rises
 from plaudit.rollout.operator import Operator, OperatorConfig, OperatorStatus
 from plaudit.rollout.recording import EpisodeBuffer
-from plaudit.rollout.run import check_forecast
+from plaudit.rollout.run import check_attended
 from plaudit.types import EnvSpec, Observation, Scores
 from tiny_reward import noise_episode, tiny_model
 from waiting import wait_until
@@ -116,5 +116,5 @@ def test_the_threshold_is_chosen_on_labeled_episodes(tmp_path):
 def test_hints_need_somebody_who_reads_them(tmp_path):
     config = ForecastConfig(progress=tmp_path, store=tmp_path)
     with pytest.raises(DataError, match="gives hints to an operator, but this run has none"):
-        check_forecast(config, OperatorConfig(auto=True))
-    check_forecast(config, OperatorConfig(auto=False))
+        check_attended(InferenceConfig(), config, OperatorConfig(auto=True))
+    check_attended(InferenceConfig(), config, OperatorConfig(auto=False))

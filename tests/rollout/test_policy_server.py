@@ -202,7 +202,8 @@ def test_a_history_of_observations_goes_to_the_server(tmp_path):
     noise = np.zeros((1, 4, 3), np.float32)
     with serving(spec) as (_, port):
         remote = client(port).sample(now, NORMALIZER, 1, noise)
-    np.testing.assert_allclose(remote, spec.build().sample(now, NORMALIZER, 1, noise), atol=1e-5)
+    served: Any = spec.build()
+    np.testing.assert_allclose(remote, served.sample(now, NORMALIZER, 1, noise), atol=1e-5)
 
 
 def test_a_policy_that_says_nothing_about_its_inputs_is_not_served():

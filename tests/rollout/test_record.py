@@ -87,7 +87,7 @@ def test_a_mark_that_a_kill_left_without_its_label_counts_when_the_store_is_open
     for _ in range(2):
         with open_or_create(tmp_path / "demos") as store:
             (label,) = store.ledger.history(0)
-    assert (label.source, label.labels().success.tolist()) == ("operator", [False] * 4 + [True])
+        assert (label.source, label.labels().success.tolist()) == ("operator", [False] * 4 + [True])
 
 
 @pytest.mark.parametrize(("action_dim", "clashes"), [(4, False), (5, True)])

@@ -12,7 +12,7 @@ from plaudit.rollout.engine import InferenceConfig, RecordedReset, Sequential
 from plaudit.rollout.operator import Operator, OperatorCommand, OperatorConfig
 from plaudit.rollout.recording import run_episode
 from plaudit.rollout.rtc import Rtc
-from plaudit.rollout.run import check_reset
+from plaudit.rollout.run import check_attended
 from plaudit.types import Episode
 from puppet import CounterConfig, PuppetConfig, lines
 from waiting import wait_until
@@ -63,5 +63,5 @@ def test_a_reset_that_cannot_be_is_refused(tmp_path):
     with pytest.raises(RolloutError, match=r"velocities .* cannot be replayed backward"):
         Sequential(robot, CounterConfig(), InferenceConfig(reset=backward, idle_action="zero"))
     with pytest.raises(DataError, match="reset=person needs an operator"):
-        check_reset("person", OperatorConfig(auto=True))
-    check_reset("person", OperatorConfig(auto=False))
+        check_attended(InferenceConfig(reset="person"), None, OperatorConfig(auto=True))
+    check_attended(InferenceConfig(reset="person"), None, OperatorConfig(auto=False))

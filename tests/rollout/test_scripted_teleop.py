@@ -42,7 +42,7 @@ def test_the_person_helps_where_the_policy_makes_no_progress_and_control_mode_sa
     assert episode.success.any()
     assert (episode.actions[mode != HUMAN] == 0).all()  # the policy's own
     assert np.abs(episode.actions[mode == HUMAN]).sum(axis=1).min() > 0
-    done = int(np.argmax(episode.success))  # the flag after action `done`
+    done = int(np.argmax(np.asarray(episode.success)))  # the flag after action `done`
     assert mode[done] == HUMAN and mode[done + 1] != HUMAN  # they let go when it is done
 
 
@@ -72,7 +72,7 @@ def test_whoever_takes_over_a_grasped_cube_does_not_drop_it():
 
 def test_they_do_not_act_again_after_the_task_has_succeeded():
     (episode,) = play(patience=4, delay=2, duration=40, noise=0)
-    done = int(np.argmax(episode.success))
+    done = int(np.argmax(np.asarray(episode.success)))
     assert episode.control_mode[:done].any() and not episode.control_mode[done + 1 :].any()
 
 

@@ -2,6 +2,7 @@
 
 import multiprocessing
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,7 +134,7 @@ def test_interventions_are_sampled_and_one_of_another_step_is_found(monkeypatch)
 
 
 def test_an_intervention_that_a_person_excluded_is_found_where_it_is_sampled(monkeypatch):
-    cloned = StepTable.cloned.fget
+    cloned: Any = StepTable.cloned.fget
     forgotten = property(lambda table: (np.flatnonzero(table._rows["cloned"][: table._used]), cloned(table)[1]))
     keys = {**HELPED.keys, "teleop": {"type": TELEOP, "helps": 1.0}}
     excluded = (Event("person", 8, "exclude", 0), Event("person", 9, "exclude", 1))

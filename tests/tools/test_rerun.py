@@ -1,6 +1,7 @@
 """Files of Rerun, read back with its own reader."""
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def brightness(blob: Any) -> float:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> Iterator[Store]:
     """An episode in which a person takes over at step 2, with labels of a person and of a judge with scores."""
     mode = np.array([POLICY, POLICY, HUMAN, POLICY], np.uint8)
     privileged = {"reward": np.array([0.0, 0.5, 1.0, 1.5], np.float32)}

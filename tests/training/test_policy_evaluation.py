@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ class Late(SimulatorJudge):
     """Sees success two steps after the simulator; nothing of an episode whose seed is even."""
 
     def stream(self, num_envs):
-        stream = super().stream(num_envs)
+        stream: Any = super().stream(num_envs)
         stream.step = lambda seen, info: Scores(
             np.float32((seen.state[:, 1] >= seen.state[:, 0] + 2) & (seen.state[:, 0] % 2 == 1))
         )

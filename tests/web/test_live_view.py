@@ -60,7 +60,7 @@ def test_the_page_shows_the_newest_frames_of_the_running_episode_and_ends_with_t
                 for camera, image in observation.images.items():
                     np.testing.assert_array_equal(pixels(view.port, camera), image)
             engine.recording = None  # the last frames stay until there are newer ones
-            np.testing.assert_array_equal(pixels(view.port, "wrist"), observation.images["wrist"])
+            np.testing.assert_array_equal(pixels(view.port, "wrist"), buffer.observation(2).images["wrist"])
             assert engine.preview is not None
             seen = record(engine.preview, rng, row=0, at=time.monotonic())
             wait_until(lambda: state()["age_s"] is not None)

@@ -122,22 +122,15 @@ def _stoppable_bar(total: int, describe: Callable[[Any], tuple[float, str]], end
 
     ends: what is finished after Ctrl-C, if that may take a while
     """
-    asked: list[int] = []
+    message = f"stopping after the current {ends}; Ctrl-C again stops at once" if ends else ""
+    with second_ctrl_c(message) as asked, closing(ProgressBar("training", total)) as bar:
 
-    def watch(now: Any) -> bool:
-        done, words = describe(now)
-        bar.update(min(done, total), words)  # the last rollout may exceed it
-        return not asked
+        def watch(now: Any) -> bool:
+            done, words = describe(now)
+            bar.update(min(done, total), words)  # the last rollout may exceed it
+            return not asked()
 
-    def interrupt(number: int, _: Any) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-        if ends:
-            err.print(f"stopping after the current {ends}; Ctrl-C again stops at once")
-
-    with on_ctrl_c(interrupt), closing(ProgressBar("training", total)) as bar:
-        yield watch, lambda: bool(asked)
+        yield watch, asked
 
 
 @contextmanager
@@ -151,17 +144,25 @@ def on_ctrl_c(handler: Callable[[int, Any], None]) -> Iterator[None]:
 
 
 @contextmanager
-def writing_report(doing: str = "writing the report") -> Iterator[None]:
-    """While a run's report is written: a message, and an answer to the first Ctrl-C. The second one interrupts."""
+def second_ctrl_c(message: str) -> Iterator[Callable[[], bool]]:
+    """Only the second Ctrl-C interrupts this block. Yields whether the first was pressed. message: printed then"""
     asked: list[int] = []  # signals
 
     def interrupt(number: int, _: Any) -> None:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        err.print("the report is written first; Ctrl-C again leaves it out")
+        if message:
+            err.print(message)
 
-    with on_ctrl_c(interrupt), starting(doing):
+    with on_ctrl_c(interrupt):
+        yield lambda: bool(asked)
+
+
+@contextmanager
+def writing_report(doing: str = "writing the report") -> Iterator[None]:
+    """While a run's report is written: a message, and an answer to the first Ctrl-C. The second one interrupts."""
+    with second_ctrl_c("the report is written first; Ctrl-C again leaves it out"), starting(doing):
         yield
 
 

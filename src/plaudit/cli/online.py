@@ -80,7 +80,7 @@ def online(
     """
     from plaudit.cluster.connect import workers_for
     from plaudit.rollout.operator import resolve_auto
-    from plaudit.rollout.run import check_forecast, check_reset
+    from plaudit.rollout.run import check_attended
     from plaudit.training.online import OnlineTrainer
     from plaudit.training.run_folder import RunFolder
     from plaudit.training.setup import check_trained, open_demos, resolve_normalizer
@@ -113,8 +113,7 @@ def online(
         run = RunFolder(run.path, resolve_normalizer(run), is_new=run.is_new)
         settings = run.config  # a serial run has no operator: everything would wait for them
         operator = resolve_auto(settings.operator, True if serial else auto, settings.robot, settings.teleop)
-        check_reset(settings.policy.inference.reset, operator)
-        check_forecast(settings.forecast, operator)
+        check_attended(settings.policy.inference, settings.forecast, operator)
         run = RunFolder(run.path, settings.model_copy(update={"operator": operator}), is_new=run.is_new)
         if run.is_new:
             check_trained(run.config)

@@ -123,7 +123,7 @@ def record(
     Before each episode, press the start key. Mark its end with success or failure, discard it, or repeat it. The same
     command continues a store that has fewer episodes. With --policy, a policy acts and your corrections are recorded.
     """
-    from plaudit.rollout.run import check_forecast
+    from plaudit.rollout.run import check_attended
     from plaudit.rollout.teleop import restore_terminal
 
     if env is not None and robot != "sim":
@@ -144,7 +144,7 @@ def record(
             return
         stack.enter_context(_shared_keyboard(config, auto))
         operator = _operator(config, auto)
-        check_forecast(config.forecast, operator)
+        check_attended(config.inference, config.forecast, operator)
         if opened.ids:
             out.print(f"{store} has {len(opened.ids)} of {episodes} episodes")
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from plaudit.cli.common import out, tell
+from plaudit.cli.env import keys_by_set
 from plaudit.cli.options import MAX_SEED, Option, RobotParams, RobotTopics, command, group
 from plaudit.errors import RobotError
 
@@ -81,9 +82,7 @@ def robot_twin(
     """Run a robot's twin until Ctrl-C: a process that moves, sends images and simulates faults on its topics."""
     from plaudit.robots.twin.twin import run_twin
 
-    config, is_ros = _load(name, params, topics, settings)
-    if not is_ros:
-        raise RobotError(f"robot '{name}' has no topics; this command is for ROS 2 robots, like igris_b")
+    config, _ = _load(name, params, topics, settings, ros_only=True)
     if task is None and leader != "none":
         raise RobotError(f"--leader {leader} needs a task; add --task lift")
     seconds = math.inf if seconds is None else seconds
@@ -104,7 +103,9 @@ def _task_and_leader(config: Any, task: str, seed: int, leader: str) -> tuple[An
     return scene, ScriptedLeader(scene, ScriptedTeleopConfig(duration=40), waits=True)
 
 
-def _load(name: str, params: Path | None, topics: Path | None, settings: list[str] | None) -> tuple[Any, bool]:
+def _load(
+    name: str, params: Path | None, topics: Path | None, settings: list[str] | None, *, ros_only: bool = False
+) -> tuple[Any, bool]:
     """The config of a robot from the arguments of these commands, and whether it is a ROS 2 robot."""
     from plaudit.config import load
     from plaudit.registry import ROBOT_REGISTRY
@@ -114,6 +115,9 @@ def _load(name: str, params: Path | None, topics: Path | None, settings: list[st
     given = {"inference_runtime_params_config": params, "inference_runtime_topics_config": topics}
     files = {key: path for key, path in given.items() if path is not None}
     is_ros = issubclass(cls, RosRobotConfig)
+    if ros_only and not is_ros:
+        raise RobotError(f"robot '{name}' has no topics; this command is for ROS 2 robots, like igris_b")
     if files and not is_ros:
         raise RobotError(f"robot '{name}' has no params and no topics; write its settings with --set")
-    return load(cls, overrides=settings or ()).model_copy(update=files), is_ros
+    with keys_by_set():
+        return load(cls, overrides=settings or ()).model_copy(update=files), is_ros

@@ -70,7 +70,7 @@ def run_(
     episode so far is always kept, and its meta says how it ended.
     """
     from plaudit.rollout.operator import resolve_auto
-    from plaudit.rollout.run import check_forecast, check_reset
+    from plaudit.rollout.run import check_attended
     from plaudit.rollout.teleop import restore_terminal
 
     config, policy = load_run_and_policy(
@@ -84,8 +84,7 @@ def run_(
         **({"allow_untrained": True} if allow_untrained else {}),
     )
     operator = resolve_auto(config.operator, auto, config.robot, config.teleop)
-    check_reset(config.inference.reset, operator)
-    check_forecast(config.forecast, operator)
+    check_attended(config.inference, config.forecast, operator)
     keys = nullcontext() if config.teleop is None else restore_terminal()
     with open_or_create(store, store_images) as opened, keys, running(lambda: config.start(policy)) as engine:
         spec = engine.env_spec
@@ -277,11 +276,9 @@ def _summary(engine: Any, store: Any) -> Iterator[None]:
             label = "Label what was recorded", label_command(store.folder)
             out.print(Verdict(result, why, *label, tone="bad" if slow else "good"))
             table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-            for name, value in engine.latency.table():
-                table.add_row(name, value)
-            for name, count in engine.latency.histogram():
-                if count:
-                    table.add_row(f"  late {name}", f"{count:,}")
+            late = ((f"  late {name}", f"{count:,}") for name, count in latency.histogram() if count)
+            for row in (*latency.table(), *late):
+                table.add_row(*row)
             out.print(table)
             if slow:
                 tell("warning", slow)

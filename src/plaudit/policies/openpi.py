@@ -62,7 +62,7 @@ class OpenpiPolicy(FixedPolicy, LimitedSampling):
         return self._chunk(self._actions(self._message(observation)))
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> Sampling:  # pyright: ignore[reportIncompatibleVariableOverride]
         """How the server can be sampled, as it announces."""
         return Sampling.of_metadata(self.client.metadata)
 

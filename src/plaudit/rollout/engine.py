@@ -326,6 +326,14 @@ class EngineBase:
         """See `plaudit.protocols.InferenceEngine`."""
         raise NotImplementedError
 
+    def load_policy(self, policy: Any) -> None:
+        """See `plaudit.protocols.InferenceEngine`."""
+        raise NotImplementedError
+
+    def push(self, weights: PolicyWeights, now: bool = False) -> None:
+        """See `plaudit.protocols.InferenceEngine`."""
+        raise NotImplementedError
+
     def look(self) -> None:
         """See `plaudit.protocols.InferenceEngine`; an engine without a preview does nothing."""
 

@@ -32,7 +32,7 @@ from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine
 from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.config import RobotConfig
-from plaudit.rollout.engine import InferenceConfig, Reset
+from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.forecast import ForecastConfig, load_forecast
 from plaudit.rollout.operator import MARK, Operator, OperatorCommand, OperatorConfig
 from plaudit.rollout.recording import append_marked, discarded_store, is_discarded, run_episode
@@ -228,17 +228,13 @@ def with_robot_defaults(config: InferenceT, robot: Any, horizon: int | None) -> 
     return config.model_copy(update={key: value for key, value in defaults.items() if getattr(config, key) is None})
 
 
-def check_reset(reset: Reset, operator: OperatorConfig) -> None:
-    """Refuse a reset by a person in a run without an operator."""
-    if reset == "person" and not (operator.attended and operator.gate):
+def check_attended(inference: InferenceConfig, forecast: ForecastConfig | None, operator: OperatorConfig) -> None:
+    """Refuse a reset by a person, and hints, in a run without an operator."""
+    if inference.reset == "person" and not (operator.attended and operator.gate):
         raise DataError(
             "policy.inference.reset=person needs an operator before every episode, and this run waits for none; "
             "remove --auto (or add --no-auto) and operator.gate=false"
         )
-
-
-def check_forecast(forecast: ForecastConfig | None, operator: OperatorConfig) -> None:
-    """Refuse hints in a run without an operator."""
     if forecast is not None and not operator.attended:
         raise DataError(
             "forecast.* gives hints to an operator, but this run has none; remove --auto (or add --no-auto), or "

@@ -23,7 +23,7 @@ import time
 import tty
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import Field, StringConstraints
@@ -126,15 +126,18 @@ class JointTeleopConfig(TeleopConfig):
         device = self.model_copy(update={**layout, **own}).open(NUM_DISPLACEMENTS)
         return EndEffectorTeleop(device, self.end_effector, self.gripper, action_dim)
 
-    def open(self, action_dim: int) -> "JointTeleop":
+    def open(self, action_dim: int) -> "JointTeleop[Any]":
         """Open the device for commands of this many numbers."""
         raise NotImplementedError(f"{type(self).__name__} has no open()")
 
 
-class JointTeleop:
+ConfigT = TypeVar("ConfigT", bound=JointTeleopConfig)
+
+
+class JointTeleop(Generic[ConfigT]):
     """Base of these devices: a command from what is moved now."""
 
-    def __init__(self, config: JointTeleopConfig, action_dim: int):
+    def __init__(self, config: ConfigT, action_dim: int):
         self.relative, self._config, self._action_dim = config.relative, config, action_dim
         self._robot: Any = None
         self._grip, self._acted = 1.0, False
@@ -209,7 +212,7 @@ class KeyboardConfig(JointTeleopConfig):
         return KeyboardTeleop(self, action_dim)
 
 
-class KeyboardTeleop(JointTeleop):
+class KeyboardTeleop(JointTeleop[KeyboardConfig]):
     """Reads the terminal that the program was started from, without echo and without waiting for a line.
 
     A key that is pressed once moves for one tick or two, so that small motions are possible. A key that repeats moves
@@ -218,7 +221,6 @@ class KeyboardTeleop(JointTeleop):
 
     def __init__(self, config: KeyboardConfig, action_dim: int):
         super().__init__(config, action_dim)
-        self._key_timeout_s = config.key_timeout_s
         self._moves: dict[str, tuple[int, float]] = {" ": (0, 0.0)}
         for joint, (up, down) in self._axes(config.keys):
             self._moves |= {up: (joint, 1.0), down: (joint, -1.0)}
@@ -246,7 +248,7 @@ class KeyboardTeleop(JointTeleop):
             self._begins, self._pressed = False, {}
             while self._read():
                 pass
-        self._pressed = {key: at for key, at in self._pressed.items() if now - at[0] < self._key_timeout_s}
+        self._pressed = {key: at for key, at in self._pressed.items() if now - at[0] < self._config.key_timeout_s}
         for key in single_keys(self._read()):
             if key in self._moves:
                 self._pressed[key] = now, now + (REPEAT_S if key in self._pressed else TAP_S)
@@ -300,19 +302,18 @@ class GamepadConfig(JointTeleopConfig):
         return GamepadTeleop(self, action_dim)
 
 
-class GamepadTeleop(JointTeleop):
+class GamepadTeleop(JointTeleop[GamepadConfig]):
     """Reads Linux's joystick device directly: eight bytes per event."""
 
     def __init__(self, config: GamepadConfig, action_dim: int):
         super().__init__(config, action_dim)
-        self._pad = config
         self._sticks: dict[int, float] = {}
         self._held = False
         self._device = open_gamepad(config.device, "a gamepad")
 
     def read(self) -> tuple[Mapping[int, float], float, bool]:
         """What sticks and triggers move, and whether the button is held."""
-        pad = self._pad
+        pad = self._config
         data = read_device(self._device, 64 * EVENT.size, f"the gamepad {pad.device}") or b""
         for value, kind, number in gamepad_events(data):
             if kind & AXIS:
@@ -457,17 +458,17 @@ class SpaceMouseConfig(JointTeleopConfig):
         return SpaceMouseTeleop(self, action_dim, open_space_mouse(self.device))
 
 
-class SpaceMouseTeleop(JointTeleop):
+class SpaceMouseTeleop(JointTeleop[SpaceMouseConfig]):
     """See `SpaceMouseConfig`."""
 
     def __init__(self, config: SpaceMouseConfig, action_dim: int, device: Any):
         """device: a `pyspacemouse.SpaceMouseDevice`, open and not blocking"""
         super().__init__(config, action_dim)
-        self._mouse, self._device = config, device
+        self._device = device
 
     def read(self) -> tuple[Mapping[int, float], float, bool]:
         """What the cap and the buttons move."""
-        mouse, state = self._mouse, self._newest()
+        mouse, state = self._config, self._newest()
         moves = {joint: deflection(getattr(state, axis), mouse.deadzone) for joint, axis in self._axes(mouse.axes)}
         close, open_ = (number < len(state.buttons) and bool(state.buttons[number]) for number in mouse.buttons)
         return moves, float(open_) - float(close), any(moves.values()) or any(state.buttons)

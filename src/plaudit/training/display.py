@@ -47,7 +47,8 @@ class Display:
         table.add_column(style="dim", no_wrap=True)
         table.add_column(overflow="fold", width=WIDTH - 11)
         for label, value in rows(self._config, state):
-            table.add_row(label, value)
+            if not (stopping and label == "to do"):
+                table.add_row(label, value)
         top, bar = Table.grid(), Table.grid(padding=(0, 2, 0, 0))
         top.add_column(width=WIDTH - 10, overflow="fold")
         top.add_column(width=10, justify="right")

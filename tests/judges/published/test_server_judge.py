@@ -1,6 +1,7 @@
 """A judge behind a server: the same scores, and never one from a server that is gone, slow or wrong."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,8 +31,8 @@ def judge_at(url, **settings):
 @pytest.mark.parametrize("settings", [{}, {"wire": "json"}, {"samples": 3, "max_frames": 2}])
 def test_it_scores_like_the_judge_that_is_served(settings):
     with serving() as url:
-        (scores,) = judge_at(url, **settings).score([episode()])
-    (own,) = Brightness().score([episode()])
+        scores: Any = judge_at(url, **settings).score([episode()])[0]
+    own: Any = Brightness().score([episode()])[0]
     assert_allclose(scores.progress, own.progress, atol=1e-5)
     assert_allclose(scores.success_prob, own.success_prob, atol=1e-5)
 
