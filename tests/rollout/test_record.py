@@ -15,7 +15,7 @@ from PIL import Image
 from command import plaudit
 from conftest import counting_episode
 from plaudit.cli.common import open_or_create
-from plaudit.cli.record import _how_to_move, _next_seed
+from plaudit.cli.record import _how_to_move, _is_auto, _next_seed
 from plaudit.data.store import Store
 from plaudit.errors import DataError
 from plaudit.rollout.operator import OperatorConfig, OperatorKeys
@@ -88,6 +88,12 @@ def test_a_mark_that_a_kill_left_without_its_label_counts_when_the_store_is_open
         with open_or_create(tmp_path / "demos") as store:
             (label,) = store.ledger.history(0)
         assert (label.source, label.labels().success.tolist()) == ("operator", [False] * 4 + [True])
+
+
+@pytest.mark.parametrize(("key", "flag", "attends"), [(None, None, True), (True, None, False), (True, False, True)])
+def test_the_config_says_whether_a_person_attends_unless_a_flag_does(key, flag, attends, monkeypatch):
+    monkeypatch.setattr("plaudit.rollout.operator.has_terminal", lambda: True)
+    assert _is_auto(SimpleNamespace(operator=OperatorConfig(auto=key)), flag) is not attends
 
 
 @pytest.mark.parametrize(("action_dim", "clashes"), [(4, False), (5, True)])

@@ -123,6 +123,7 @@ def record(
     Before each episode, press the start key. Mark its end with success or failure, discard it, or repeat it. The same
     command continues a store that has fewer episodes. With --policy, a policy acts and your corrections are recorded.
     """
+    from plaudit.rollout.operator import resolve_auto
     from plaudit.rollout.run import check_attended
     from plaudit.rollout.teleop import restore_terminal
 
@@ -142,8 +143,8 @@ def record(
         if len(opened.ids) >= episodes:
             out.print(f"{store} already has {len(opened.ids)} episodes; increase --episodes to record more")
             return
-        stack.enter_context(_shared_keyboard(config, auto))
-        operator = _operator(config, auto)
+        stack.enter_context(_shared_keyboard(config, auto := _is_auto(config, auto)))
+        operator = resolve_auto(config.operator, auto, config.robot, config.teleop)
         check_attended(config.inference, config.forecast, operator)
         if opened.ids:
             out.print(f"{store} has {len(opened.ids)} of {episodes} episodes")
@@ -194,13 +195,12 @@ def _engine(config: Any, policy: Any) -> Any:
     return TeleopOnly(config.robot, config.inference, config.teleop) if policy is None else config.start(policy)
 
 
-def _operator(config: Any, auto: bool | None) -> Any:
-    """A person attends, in a simulation too, where there is a terminal."""
-    from plaudit.rollout.operator import has_terminal, resolve_auto
+def _is_auto(config: Any, flag: bool | None) -> bool | None:
+    """Unless the flag or the config decide, a person attends where there is a terminal, in a simulation too."""
+    from plaudit.rollout.operator import has_terminal
 
-    if auto is None and has_terminal():
-        auto = False
-    return resolve_auto(config.operator, auto, config.robot, config.teleop)
+    auto = config.operator.auto if flag is None else flag
+    return False if auto is None and has_terminal() else auto
 
 
 def _shared_keyboard(config: Any, auto: bool | None) -> AbstractContextManager[None]:

@@ -192,10 +192,12 @@ class Operator:
         with self._changed:
             mark = self._mark
             self._paused |= self._emergency_stopped
+            answer: dict[str, Any] = {}
             if mark and episode is None:  # it was marked on the way to the start pose
                 message = f"{mark}: no episode was recorded, so nothing was marked"
-                self._update(message=message, messages=self._status.messages + 1)
-        self._listener(self._update(phase="idle", forecast="", hint=""))
+                answer = {"message": message, "messages": self._status.messages + 1}
+            status = self._update(phase="idle", forecast="", hint="", **answer)  # from now on, marks are refused
+        self._listener(status)
         if episode is None:
             return None
         return replace(episode, meta={**episode.meta, GATE_S: self._gate_s, **({MARK: mark} if mark else {})})
