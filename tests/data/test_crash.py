@@ -12,8 +12,15 @@ import numpy as np
 import pytest
 
 from conftest import as_stored, same_episode
+from plaudit.data import journal
 from plaudit.data.store import Store
 from plaudit.types import Episode, Labels
+
+
+@pytest.fixture(autouse=True)
+def frequent_snapshots(monkeypatch):
+    """Written after two lines, so that every run has some."""
+    monkeypatch.setattr(journal, "SNAPSHOT_AFTER", (2, 4))
 
 
 def nth_episode(n: int) -> Episode:

@@ -1,10 +1,12 @@
 """What a ledger keeps in memory, and that what it leaves in the file is read from the right one."""
 
+import signal
 import tracemalloc
 
 import pytest
 
 from conftest import counting_episode
+from plaudit.data import ledger as ledger_module
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
 from plaudit.errors import DataError, StoreDamaged
@@ -88,16 +90,16 @@ def test_a_label_nobody_could_read_again_is_not_written(store):
     assert len(Ledger(store.ledger.path)) == 0
 
 
-def test_a_line_that_is_told_twice_counts_once(store):
-    """As after a Ctrl-C between the version and the journal's own count."""
-    ledger = store.ledger
-    for rest in ([], ["history"]):
-        ledger.append(0, make_labels())
-        newest = ledger.newest(0)
-        if rest:
-            ledger._histories[0].pop()
-        ledger._add(newest.line, newest._offset, newest._length)
-    assert len(ledger) == 2 and [v.number for v in ledger.history(0)] == [1, 2]
+def test_ctrl_c_while_labels_are_read_neither_loses_nor_doubles_one(store, monkeypatch):
+    reader = Ledger(store.ledger.path)
+    store.ledger.extend((0, make_labels()) for _ in range(3))
+    sound = ledger_module.is_label_line
+    monkeypatch.setattr(ledger_module, "is_label_line", lambda line: signal.raise_signal(signal.SIGINT) or sound(line))
+    with pytest.raises(KeyboardInterrupt):
+        reader.refresh()
+    monkeypatch.undo()
+    reader.refresh()
+    assert [version.number for version in reader.history(0)] == [1, 2, 3]
 
 
 def test_a_store_keeps_little_of_each_episode(store):

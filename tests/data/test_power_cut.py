@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from conftest import counting_episode, same_episode
+from plaudit.data import journal
 from plaudit.data.check import check
 from plaudit.data.store import Store, is_store
 from plaudit.errors import StoreDamaged
@@ -15,6 +16,12 @@ from recorded_disk import RecordedDisk, clear
 
 states = pytest.mark.parametrize("states", [40, pytest.param(200, marks=pytest.mark.slow)])
 Known = tuple[int, list[int], list[int]]  # calls so far; episodes and labels that were acknowledged by then
+
+
+@pytest.fixture(autouse=True)
+def frequent_snapshots(monkeypatch):
+    """Written after two lines, so that every run has some."""
+    monkeypatch.setattr(journal, "SNAPSHOT_AFTER", (2, 4))
 
 
 def nth(n: int) -> Episode:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic_core import to_json
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
@@ -162,5 +163,5 @@ class FeatureCache:
 
     def _path(self, store: Store, episode_id: int) -> Path | None:
         """Named by the episode's line in the journal, which has the checksums of its frames."""
-        line = zlib.crc32(store.entry(episode_id).text.encode())
+        line = zlib.crc32(to_json(store.entry(episode_id).line))
         return self._folder and self._folder / f"{store.settings.id}-{episode_id}-{line:08x}.features"

@@ -15,16 +15,30 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic_core import from_json, to_json
+from pydantic import Field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from plaudit.data.disk import MAX_SMALL_FILE, WRITER_LOCK, Folder, set_aside
 from plaudit.data.frame_codecs import MAX_BLOCK, Codec
-from plaudit.data.journal import HEAD, MAX_ID, Journal, Record, decode, is_int_in, is_number, is_time, read_head
+from plaudit.data.journal import (
+    HEAD,
+    MAX_ID,
+    Journal,
+    JournalFile,
+    Place,
+    Record,
+    damage_error,
+    decode,
+    is_int_in,
+    is_number,
+    is_time,
+    read_head,
+)
 from plaudit.data.ledger import Ledger
 from plaudit.data.segments import (
     EVICTED_SUFFIX,
@@ -52,16 +66,16 @@ _ORIGIN = {"format": str, "path": str, "index": int, "digest": str}
 
 @dataclass(frozen=True, slots=True)
 class EpisodeEntry:
-    """The location of an episode, and its journal line as text, because parsed it takes 4 KB in every process."""
+    """The location of an episode, and of its journal line, which takes 4 KB in memory when it is parsed."""
 
     id: int
     segment: int
     row: int
     steps: int
-    text: str = field(repr=False)  # JSON
+    place: Place | None = field(default=None, repr=False)  # None: not written yet
 
     @classmethod
-    def parse(cls, line: Record) -> "EpisodeEntry":
+    def parse(cls, line: Record, place: Place | None = None) -> "EpisodeEntry":
         """Raises KeyError or ValueError for anything else than the line of an episode."""
         _check_metadata(line)
         return cls(
@@ -69,7 +83,7 @@ class EpisodeEntry:
             _check_int(line, "segment", 0, MAX_SEGMENTS - 1),
             _check_int(line, "row", 0, MAX_ROWS),
             _check_int(line, "steps", 1, MAX_ROWS),
-            to_json({**line, "op": "episode"}).decode(),
+            place,
         )
 
     @property
@@ -84,8 +98,16 @@ class EpisodeEntry:
 
     @property
     def line(self) -> Record:
-        """The journal line, parsed each time in a few microseconds."""
-        return from_json(self.text)
+        """The journal line, read and verified each time in some microseconds."""
+        assert self.place is not None
+        line = self.place.read()
+        try:
+            sound = EpisodeEntry.parse(line, self.place) == self
+        except (KeyError, TypeError, ValueError):
+            sound = False
+        if not sound:  # it fits its own checksum too, where somebody wrote over the file
+            raise damage_error(self.place.file.path, f"another line stands where that of episode {self.id} was read")
+        return {**line, "op": "episode"}
 
     def check_fits(self, schema: Schema) -> None:
         """Raise ValueError if it takes more memory than any recording does."""
@@ -120,6 +142,10 @@ def source_checksums(line: Record) -> dict[str, int]:
     return {column: crc for column, crc in line["crc"].items() if column != STEPS} | line.get("source_crc", {})
 
 
+def _blocks_of(line: Record) -> dict[str, tuple[int, int]]:
+    return {column: (place, size) for column, (place, size) in line.get("blocks", {}).items()}
+
+
 def segment_line(number: int, schema: Schema) -> Record:
     """The line that describes a segment."""
     return {"op": "segment", "segment": number, "schema": schema.to_json()}
@@ -148,6 +174,7 @@ def _check_metadata(line: Record) -> None:
         "crc": isinstance(line["crc"], dict),
         "source_crc": isinstance(line.get("source_crc", {}), dict),
         "meta": isinstance(line["meta"], dict),
+        "blocks": _is_blocks(line.get("blocks", {})),
         "origin": line["origin"] is None or _is_origin(line["origin"]),
     }
     if not all(sound.values()):
@@ -155,15 +182,15 @@ def _check_metadata(line: Record) -> None:
         raise ValueError(f"its {name} is {brief(line[name])}")
 
 
-def _blocks(line: Record, columns: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Place and size of an episode's part of each encoded column; ValueError if they make no sense."""
-    blocks = line.get("blocks", {})
-    if not isinstance(blocks, dict) or blocks.keys() != set(columns):
-        raise ValueError(f"its blocks are {brief(blocks)}")
-    for place, size in blocks.values():
-        if not (is_int_in(place, 0, MAX_BYTES) and is_int_in(size, 0, MAX_BLOCK)):
-            raise ValueError(f"a block has {brief(size)} bytes at {brief(place)}")
-    return {column: (place, size) for column, (place, size) in blocks.items()}
+def _is_blocks(blocks: Any) -> bool:
+    """Whether these are a place and a size for each encoded column."""
+    return isinstance(blocks, dict) and all(
+        isinstance(block, list | tuple)
+        and len(block) == 2
+        and is_int_in(block[0], 0, MAX_BYTES)
+        and is_int_in(block[1], 0, MAX_BLOCK)
+        for block in blocks.values()
+    )
 
 
 def _is_origin(tree: Any) -> bool:
@@ -173,6 +200,25 @@ def _is_origin(tree: Any) -> bool:
         and all(isinstance(tree[name], kind) for name, kind in _ORIGIN.items())
         and is_int_in(tree["index"], 0, MAX_ID)
     )
+
+
+_Number = Annotated[int, Field(strict=True, ge=0, le=MAX_BYTES)]
+
+
+@pydantic_dataclass
+class _SavedFiles:
+    evicted: list[_Number]
+    extents: list[tuple[_Number, list[_Number]]]
+
+
+@pydantic_dataclass
+class _Saved:
+    """What a snapshot has of a catalog."""
+
+    next: tuple[_Number, _Number]  # id and segment
+    segments: list[tuple[_Number, dict[str, Any]]]
+    episodes: list[list[_Number]]  # id, segment, row, steps, place of the line; place and size of each encoded block
+    files: _SavedFiles
 
 
 class Catalog:
@@ -191,50 +237,87 @@ class Catalog:
         self.evicted_segments: set[int] = set()  # segments whose last episode was evicted
         self._schemas: dict[int, Schema] = {}  # of each segment
         self._out_of_order = False  # an episode was moved behind newer ones
+        self._empty: list[Segment] = []  # since `settle`
         self._alive: Counter[int] = Counter()  # segment -> live episodes in it, missing ones included
 
-    def follow(self, lines: Iterable[Record], own: Mapping[int, EpisodeEntry] | None = None) -> list[Segment]:
-        """Apply journal lines in order; returns the segments that became empty.
+    def follow(self, line: Record, place: Place) -> None:
+        """Apply the next line of the journal."""
+        self.revision += 1
+        try:
+            self._follow(line, place)
+        except StoreError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"a line of the journal makes no sense ({error}: {str(line)[:200]})"
+            raise StoreDamaged(f"{self.root.path}: {what}; restore the journal from a backup") from error
 
-        own: id -> entry, of lines that this process wrote: parsing them again would take a tenth of an append
-        """
-        empty: list[Segment] = []
-        for line in lines:
-            self.revision += 1
-            try:
-                empty += self._follow(line, own or {})
-            except StoreError:
-                raise
-            except (KeyError, TypeError, ValueError) as error:
-                what = f"a line of the journal makes no sense ({error}: {str(line)[:200]})"
-                raise StoreDamaged(f"{self.root.path}: {what}; restore the journal from a backup") from error
-        if self._out_of_order:
-            self.entries = dict(sorted(self.entries.items()))
-            self._out_of_order = False
-        return empty
-
-    def _follow(self, line: Record, own: Mapping[int, EpisodeEntry]) -> list[Segment]:
+    def _follow(self, line: Record, place: Place) -> None:
         match line["op"]:
             case "episode":
-                entry = own[line["id"]] if line["id"] in own else EpisodeEntry.parse(line)
+                entry = EpisodeEntry.parse(line, place)
                 if entry.id in self.entries or entry.id in self.missing:
                     raise ValueError(f"episode {entry.id} appears twice")
-                self._add(entry, line)
+                self._add(entry, _blocks_of(line))
             case "move":
-                return self._move(own[line["id"]] if line["id"] in own else EpisodeEntry.parse(line), line)
+                self._move(EpisodeEntry.parse(line, place), _blocks_of(line))
             case "segment":
                 number, schema = _check_int(line, "segment", 0, MAX_SEGMENTS - 1), Schema.from_json(line["schema"])
                 self.next_segment = max(self.next_segment, number + 1)  # also if its first episode was torn
                 if self._schemas.setdefault(number, schema) != schema:
                     raise ValueError(f"segment {number} is described twice, and differently")
             case "evict" | "drop":
-                return self._remove(line["ids"], line["op"] == "evict")
+                self._remove(line["ids"], line["op"] == "evict")
             case "summary":
                 self.next_id = max(self.next_id, _check_int(line, "next_id", 0, MAX_ID))
                 self.next_segment = max(self.next_segment, _check_int(line, "next_segment", 0, MAX_SEGMENTS))
             case other:
                 raise StoreError(f"{self.root.path}: a newer plaudit wrote {brief(other)} into the journal; upgrade")
-        return []
+
+    def settle(self) -> list[Segment]:
+        """Call after lines were followed. Returns the segments that became empty."""
+        if self._out_of_order:
+            self.entries = dict(sorted(self.entries.items()))
+            self._out_of_order = False
+        empty, self._empty = self._empty, []
+        return empty
+
+    def relocate(self, line: Record, place: Place) -> None:
+        """Take in the place of a line in a journal that was rewritten."""
+        if line["op"] == "episode":
+            self.entries[line["id"]] = replace(self.entries[line["id"]], place=place)
+
+    def save(self) -> Any:
+        """The state, for a snapshot of the journal."""
+        schemas = self._schemas | {number: segment.schema for number, segment in self.segments.items()}
+        extents = {number: segment.extent for number, segment in self.segments.items()}
+        return {
+            "next": [self.next_id, self.next_segment],
+            "segments": [[number, schema.to_json()] for number, schema in sorted(schemas.items())],
+            "episodes": [self._row(entry) for entry in self.entries.values()],
+            "files": {"evicted": sorted(self.evicted_segments), "extents": list(extents.items())},
+        }
+
+    def _row(self, entry: EpisodeEntry) -> list[int]:
+        assert entry.place is not None
+        blocks = [number for block in self.segments[entry.segment].blocks_of(entry.row) for number in block]
+        return [entry.id, entry.segment, entry.row, entry.steps, entry.place.offset, entry.place.length, *blocks]
+
+    def load(self, tree: Any, file: JournalFile) -> None:
+        """Take in the state that a snapshot has of a file."""
+        saved = _Saved(**tree)
+        self.revision += 1
+        self.next_id, self.next_segment = saved.next
+        self.evicted_segments = set(saved.files.evicted)
+        self._schemas = {number: Schema.from_json(schema) for number, schema in saved.segments}
+        for episode_id, number, row, steps, offset, length, *blocks in saved.episodes:
+            codecs = self._schemas[number].codecs
+            if len(blocks) != 2 * len(codecs) or steps < 1 or episode_id in self.entries or episode_id in self.missing:
+                raise ValueError(f"episode {episode_id} makes no sense")
+            entry = EpisodeEntry(episode_id, number, row, steps, Place(file, offset, length))
+            self._add(entry, dict(zip(codecs, zip(blocks[::2], blocks[1::2], strict=True))))
+        for number, extent in saved.files.extents:
+            if number in self.segments:
+                self.segments[number].extend(*extent)
 
     def lines(self) -> list[Record]:
         """The shortest journal that adds up to the same."""
@@ -285,11 +368,12 @@ class Catalog:
         for number in [n for n in self.segments if n not in rows]:
             segment = self.segments.pop(number)
             self.growing.pop(segment.schema, None)
+            self.next_segment = min(self.next_segment, number)
             segment.remove()
         for number, count in rows.items():
             self.segments[number].truncate(count)
 
-    def _move(self, entry: EpisodeEntry, line: Record) -> list[Segment]:
+    def _move(self, entry: EpisodeEntry, blocks: Mapping[str, tuple[int, int]]) -> None:
         """Take in the new place of an episode whose frames were encoded. It keeps its position among the others."""
         old = self.entries.get(entry.id)
         if old is not None:
@@ -300,12 +384,12 @@ class Catalog:
             self._out_of_order = True
         else:
             raise ValueError(f"episode {entry.id} was moved and is not there")
-        self._add(entry, line)
+        self._add(entry, blocks)
         if entry.id in self.missing:
             self.entries.pop(entry.id, None)
-        return self._release(number, evicted=True)
+        self._release(number, evicted=True)
 
-    def _add(self, entry: EpisodeEntry, line: Record) -> None:
+    def _add(self, entry: EpisodeEntry, blocks: Mapping[str, tuple[int, int]]) -> None:
         number = entry.segment
         self.next_id = max(self.next_id, entry.id + 1)
         self.next_segment = max(self.next_segment, number + 1)
@@ -316,15 +400,16 @@ class Catalog:
                 return
             schema = self._schemas.get(number) or read_schema(self.root, number)
             self.segments[number] = Segment(self.root, number, schema)
-            self.growing[schema] = number
+            self.growing[schema] = max(number, self.growing.get(schema, 0))
         segment = self.segments[number]
         entry.check_fits(segment.schema)
-        segment.add(entry.row, entry.rows, _blocks(line, segment.schema.codecs))
+        if blocks.keys() != segment.blocks.keys():
+            raise ValueError(f"its blocks are {brief(blocks)}")
+        segment.add(entry.row, entry.rows, blocks)
         self.entries[entry.id] = entry
-        self.nbytes += self.size(entry)
+        self.nbytes += entry.rows * segment.schema.row_bytes + sum(size for _, size in blocks.values())
 
-    def _remove(self, ids: list[int], evicted: bool) -> list[Segment]:
-        empty: list[Segment] = []
+    def _remove(self, ids: list[int], evicted: bool) -> None:
         for episode_id in ids:
             missing = self.missing.pop(episode_id, None)
             entry = self.entries.pop(episode_id, None)
@@ -335,24 +420,23 @@ class Catalog:
                 number = int(missing.name)
             else:
                 continue
-            empty += self._release(number, evicted)
-        return empty
+            self._release(number, evicted)
 
-    def _release(self, number: int, evicted: bool) -> list[Segment]:
-        """One episode less is in a segment; returns the segment if it was the last one."""
+    def _release(self, number: int, evicted: bool) -> None:
+        """One episode less is in a segment."""
         self._alive[number] -= 1
         if self._alive[number]:
-            return []
+            return
         del self._alive[number]
         if evicted:  # the bytes of episodes that were written off as damaged are kept
             self.evicted_segments.add(number)
         self._schemas.pop(number, None)
         segment = self.segments.pop(number, None)
         if segment is None:
-            return []
+            return
         if self.growing.get(segment.schema) == number:
             del self.growing[segment.schema]
-        return [segment]
+        self._empty.append(segment)
 
 
 _NUMBER = re.compile(r"\d{6,}")
@@ -412,7 +496,7 @@ def skip_labeled_ids(journal: Journal, catalog: Catalog, ledger: Ledger) -> list
     if last < catalog.next_id:
         return []
     ends = f"knows of no episode beyond {catalog.next_id - 1}" if catalog.next_id else "knows of no episode"
-    catalog.follow(journal.append([summary_line(last + 1, catalog.next_segment)], exclusive=True))
+    journal.append([summary_line(last + 1, catalog.next_segment)], exclusive=True)
     return [
         f"{journal.path} {ends}, and there are labels of episode {last}: an older journal was put back, or lines are "
         f"lost; ids go on from {last + 1}"

@@ -25,6 +25,7 @@ from plaudit.data.journal import (
     HEADER_KEY,
     MAX_LINE_BYTES,
     MAX_REPAIR_BYTES,
+    SNAPSHOT,
     Head,
     Record,
     check_readable,
@@ -293,6 +294,9 @@ def _journals(root: Folder) -> list[Path]:
 
 def _repair_files(root: Folder) -> list[str]:
     messages = _repair_settings(root)
+    for path in _journals(root):
+        if root.exists(path.name + SNAPSHOT):  # nothing is lost: it is written again from the lines
+            root.remove(path.name + SNAPSHOT)
     try:
         settings = read_settings(root)
     except StoreError:  # the check that follows reports it
@@ -350,8 +354,9 @@ def _skip_lost(records: list[Record], lines: int) -> list[Record]:
 
 def _check_contents(root: Folder, report: CheckReport, repair: bool, progress: ProgressFn) -> None:
     try:
-        with Store.open(root.path, write=repair, write_off_missing=repair) as store:
+        with Store.open(root.path, write=repair, write_off_missing=repair, snapshots=False) as store:
             report.repaired += store.repaired
+            _check_snapshots(store, report)
             for segment in store.segments:
                 problem = segment.schema_problem()
                 if problem and repair:
@@ -370,6 +375,23 @@ def _check_contents(root: Folder, report: CheckReport, repair: bool, progress: P
             report.labels = len(store.ledger)
     except StoreDamaged as error:
         report.problems.append(str(error))
+
+
+def _check_snapshots(store: Store, report: CheckReport) -> None:
+    """Compare what the snapshots say with what the lines say."""
+    problems: list[str] = []
+    for _ in range(3):  # a writer may add lines in between
+        states = Store.open(store.folder).states()
+        store.refresh()
+        store.ledger.refresh()
+        problems = [
+            f"{store.folder / name}{SNAPSHOT} contradicts the lines; --repair removes it"
+            for name, state in store.states().items()
+            if state != states[name]
+        ]
+        if not problems:
+            break
+    report.problems += problems
 
 
 def _check_arrays(store: Store, report: CheckReport, repair: bool, progress: ProgressFn) -> None:

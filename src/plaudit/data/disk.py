@@ -289,6 +289,20 @@ def read_at(descriptor: int, offset: int, size: int) -> bytes:
     return b"".join(parts)
 
 
+def checksum_at(file: int, offset: int, size: int) -> int:
+    """The checksum of a part of a file; -1 if the file ends before it does."""
+    checksum, end = 0, offset + size
+    if end > os.fstat(file).st_size:  # a line may promise any number of rows
+        return -1
+    while offset < end:
+        part = os.pread(file, min(CHUNK, end - offset), offset)
+        if not part:
+            return -1
+        checksum = zlib.crc32(part, checksum)
+        offset += len(part)
+    return checksum
+
+
 def write_at(descriptor: int, data: memoryview, offset: int) -> None:
     """A write may stop short; a short one on a full disk raises at the next try."""
     while data:

@@ -23,6 +23,12 @@ Damage is classified:
 - Another file under the same name, or other bytes in the same file: a repair or a compaction replaced it, or somebody
   restored a backup. `Replaced` is raised before anything is written, and a reader reads the file from the start.
 
+`journal.snapshot` has what the first lines add up to, so that opening parses only the lines after them. It is one line
+of JSON: its own checksum, the number and the checksum of the journal's bytes that it stands for, and the state. It is
+written again when the lines after it make up a ninth of all. The journal's bytes are compared with the checksum each
+time. If they differ, or the snapshot is missing or damaged, all lines are read. So damage is never hidden. A check
+(data/check.py) compares its state with the lines.
+
 Text rather than a binary format or SQLite: it can be read with `less`, an append is one write and one sync, and readers
 in other processes need no locks.
 """
@@ -38,16 +44,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pydantic_core import from_json, to_json
 
-from plaudit.data.disk import Folder, disk_errors, identity, read_at, set_aside, sync_file, write_at
-from plaudit.errors import DataError, JournalMissing, Replaced, StoreDamaged, StoreError
+from plaudit.data.disk import Folder, checksum_at, disk_errors, identity, read_at, set_aside, sync_file, write_at
+from plaudit.errors import DataError, ForeignFile, JournalMissing, Replaced, StoreDamaged, StoreError
 from plaudit.files import MAX_DEPTH, parse_json
 
 Record = dict[str, Any]
-LineCallback = Callable[[Record, int, int], None]  # a record, the byte at which its line begins, and the line's length
+LineCallback = Callable[[Record, "Place"], None]
 
 MAX_ID = 1 << 53  # of an episode; every program that reads JSON can count this far
 MAX_TIME = 253_402_300_800  # s since 1970: the year 10000
@@ -58,6 +64,9 @@ MAX_REPAIR_BYTES = 1 << 15  # trying every bit takes time with the square of the
 SHORT_LINE = 1 << 15  # bytes of a record that cannot have too many values for `parse_json`
 LINE_START = 64  # bytes of a line that tell it from every other: its checksum and its numbers
 HEAD = ".head"  # after the name of a journal
+SNAPSHOT = ".snapshot"  # after the name of a journal
+SNAPSHOT_FORMAT = 1
+SNAPSHOT_AFTER = 1000, 8  # it is written again after this many lines, and after one in so many of all
 SLOT = 64  # bytes of a slot of the head
 _NUMBERS = re.compile(rb"([0-9a-f]{8}) (\d{1,15}) (\d{1,15}) ([0-9a-f]{8}) ")  # before the record of a line
 _SLOT = re.compile(rb"([0-9a-f]{8}) ((\d{1,15}) ([0-9a-f]{8}))[ \n]*")
@@ -219,36 +228,95 @@ class JournalFile:
         weakref.finalize(self, os.close, self.descriptor)
         self.identity = identity(os.fstat(self.descriptor))
 
-    def record(self, offset: int, length: int) -> Record:
-        """The record of a line without its line end, verified by its checksum."""
-        with disk_errors(self.path.parent, f"{self.path.name} cannot be read"):
-            line = decode(read_at(self.descriptor, offset, length))
+
+class Place(NamedTuple):
+    """The place of a line in a file, without its line end."""
+
+    file: JournalFile
+    offset: int
+    length: int
+
+    def read(self) -> Record:
+        """The record, verified by the checksum of its line."""
+        path = self.file.path
+        with disk_errors(path.parent, f"{path.name} cannot be read"):
+            line = decode(read_at(self.file.descriptor, self.offset, self.length))
         if line is None:
-            raise damage_error(self.path, f"the line at byte {offset:,} was sound and fails its checksum now")
+            raise damage_error(path, f"the line at byte {self.offset:,} was sound and fails its checksum now")
         return line.record
+
+
+class State(Protocol):
+    """What the lines of a journal add up to, saved as a snapshot and loaded again."""
+
+    def save(self) -> Any:
+        """As JSON."""
+        ...
+
+    def load(self, tree: Any, file: JournalFile) -> None:
+        """Take in what was saved, about lines of a file; an error if it makes no sense."""
+        ...
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What the first bytes of a journal add up to."""
+
+    format: int
+    size: int  # bytes of the journal that it stands for
+    crc: int  # their checksum
+    last: int  # the byte at which the last of these lines begins
+    lines: int
+    state: Any
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Snapshot":
+        """ValueError or TypeError if it is damaged, or of another version."""
+        if int(data[:8], 16) != zlib.crc32(data[9:]):
+            raise ValueError("it fails its checksum")
+        snapshot = cls(**from_json(data[9:]))
+        numbers = (snapshot.size, snapshot.crc, snapshot.last, snapshot.lines)
+        if snapshot.format != SNAPSHOT_FORMAT or not all(is_int_in(number, 0, MAX_ID) for number in numbers):
+            raise ValueError("it is of another version")
+        return snapshot
+
+    def encode(self) -> bytes:
+        """The content of the file."""
+        text = to_json(vars(self))
+        return b"%08x %s" % (zlib.crc32(text), text)
 
 
 class Journal:
     """One process's view of the file; after `read` and `append` it is at the end of the file."""
 
-    def __init__(self, path: Path, folder: Folder | None = None, *, header: Record | None = None):
+    def __init__(
+        self,
+        path: Path,
+        on_line: LineCallback,
+        folder: Folder | None = None,
+        *,
+        header: Record | None = None,
+        state: State | None = None,
+    ):
         """
+        on_line: called for each record that is read or written
         folder: where it lies, if that is open already
         header: the content of its first line, for a file that has none yet
+        state: what `on_line` changes, for snapshots; None: all lines are read
         """
         self.path = path
         self.folder = folder or Folder(path.parent)
         self.header: Record | None = None  # the content of its first line; None: it has no line
         self.count = 0  # the number of the last line
         self.lines = 0  # in the file
-        # Called for each record that is read or written, which is not returned then; excludes `rewrite`.
-        self.on_line: LineCallback | None = None
         self.held = JournalFile(path, self.folder)
+        self._on_line, self._state = on_line, state
         self._new_header = header or {}
         self._offset = 0  # bytes read so far, always at the start of a line
         self._chain = 0
         self._last = (0, b"")  # where the last line begins, and its first bytes
         self._head: Head | None = None
+        self._saved_lines = 0  # that the snapshot stands for
 
     @staticmethod
     def create(path: Path, folder: Folder | None = None, *, header: Record | None = None) -> None:
@@ -261,17 +329,19 @@ class Journal:
         replace_head(folder, path.name, 1, zlib.crc32(line[:-1]))
         folder.sync()
 
-    def read(self) -> list[Record]:
-        """The records that came since the last call."""
+    def read(self) -> None:
+        """Read the lines that came since the last call."""
         if self._offset == 0:  # before the lines: it never leads them
             self._head = read_head(self.folder, self.path.name)
+            if self._state is not None:
+                self._load(self._state)
         self.check_same()
-        return self._catch_up(self.held.descriptor)
+        self._catch_up(self.held.descriptor)
 
-    def append(self, records: Iterable[Record], *, exclusive: bool = False) -> list[Record]:
-        """Write records and sync. Returns what is new since the last `read`: the records of others, then these.
+    def append(self, records: Iterable[Record], *, exclusive: bool = False) -> None:
+        """Write records and sync. Lines of others are read before these.
 
-        exclusive: raise if others have appended anything, before anything is written
+        exclusive: raise if others have appended anything, before anything is read or written
         """
         self.folder.check_same()
         with (
@@ -279,9 +349,9 @@ class Journal:
             self.folder.opened(self.path.name + HEAD, os.O_RDWR | os.O_CREAT) as head_file,
         ):
             self._head = _read_open_head(head_file)
-            others = self._catch_up(file)
-            if others and exclusive:
+            if exclusive and os.fstat(file).st_size > self._offset:
                 raise StoreError(f"{self.path}: another process wrote here; nothing was written, open the store again")
+            self._catch_up(file)
             self._quarantine_tail(file)
             header = [{HEADER_KEY: self._new_header}] if self.header is None else []
             lines = encode_lines([*header, *records], self.count + 1, self._chain)
@@ -292,44 +362,81 @@ class Journal:
             except OSError:  # as if it had never been tried
                 os.ftruncate(file, self._offset)
                 raise
-            own = self._catch_up(file)
+            self._catch_up(file)
             # A failed write is harmless: the lines are already synced, and the head may lag behind.
             slot = 1 - self._head.slot if self._head else 0
             with suppress(OSError):
                 write_at(head_file, memoryview(_encode_slot(self.count, self._chain)), slot * SLOT)
-            return others + own
+            least, share = SNAPSHOT_AFTER
+            if self._state is not None and self.lines - self._saved_lines > max(least, self.lines // share):
+                self._save(file, self._state)
 
-    def recover_tail(self) -> tuple[list[Record], list[str]]:
-        """Move a torn last line to the quarantine, and restore a head that a power cut tore.
-
-        Returns the records that other processes appended, and messages.
-        """
+    def recover_tail(self) -> list[str]:
+        """Move a torn last line to the quarantine, and restore a head that a power cut tore; returns messages."""
         with self._open_locked() as file:
-            others, messages = self._catch_up(file), self._quarantine_tail(file)
+            self._catch_up(file)
+            messages = self._quarantine_tail(file)
             if self.header is not None and read_head(self.folder, self.path.name) is None:
                 replace_head(self.folder, self.path.name, self.count, self._chain)
                 messages.append(f"{self.path}: its count was missing or torn; the {self.lines} lines were counted anew")
-            return others, messages
+            return messages
 
-    def rewrite(self, records: Iterable[Record]) -> None:
-        """Replace the file by one with exactly these records; the numbering continues."""
-        assert self.on_line is None, "somebody remembers where the old lines are"
+    def rewrite(self, records: Iterable[Record], on_line: LineCallback) -> None:
+        """Replace the file by one with exactly these records; the numbering continues.
+
+        on_line: called for each of them, with its new place
+        """
         with self._open_locked():
             lines = encode_lines([{HEADER_KEY: self.header or self._new_header}, *records], self.count + 1, self._chain)
             if max(map(len, lines)) > MAX_LINE_BYTES:  # a foreign line, which was shorter in its own spelling
                 return
             self.folder.write(self.path.name, b"".join(lines))
             self.held = JournalFile(self.path, self.folder)
-            self._offset = self.lines = 0
-            self._catch_up(self.held.descriptor)
+            self._offset = self.lines = self._saved_lines = 0
+            follow, self._on_line = self._on_line, on_line
+            try:
+                self._catch_up(self.held.descriptor)
+            finally:
+                self._on_line = follow
             replace_head(self.folder, self.path.name, self.count, self._chain)
 
-    def _catch_up(self, file: int) -> list[Record]:
+    def _load(self, state: State) -> None:
+        """Begin after the lines that the snapshot stands for, if this file has these lines."""
+        try:
+            most = max(MAX_LINE_BYTES, os.fstat(self.held.descriptor).st_size)
+            snapshot = Snapshot.decode(self.folder.read(self.path.name + SNAPSHOT, most))
+        except (OSError, ForeignFile, ValueError, TypeError):
+            return
+        if checksum_at(self.held.descriptor, 0, snapshot.size) != snapshot.crc:
+            return
+        last = read_at(self.held.descriptor, snapshot.last, snapshot.size - snapshot.last)
+        first, _, _ = read_at(self.held.descriptor, 0, SHORT_LINE).partition(b"\n")
+        header, line = decode(first), decode(last[:-1])
+        if header is None or line is None:
+            return
+        try:
+            state.load(snapshot.state, self.held)
+        except (LookupError, TypeError, ValueError) as error:
+            name = self.path.name + SNAPSHOT
+            raise damage_error(self.path, f"{name} contradicts it ({type(error).__name__}: {error})"[:300]) from error
+        self.header = header.record[HEADER_KEY] if header.is_header else None
+        self.count, self._chain = line.number, zlib.crc32(last[:-1], line.chain)
+        self.lines = self._saved_lines = snapshot.lines
+        self._offset, self._last = snapshot.size, (snapshot.last, last[:LINE_START])
+
+    def _save(self, file: int, state: State) -> None:
+        """Write a snapshot. If the disk refuses, the older one stands for fewer lines."""
+        crc = checksum_at(file, 0, self._offset)
+        snapshot = Snapshot(SNAPSHOT_FORMAT, self._offset, crc, self._last[0], self.lines, state.save())
+        with suppress(OSError):
+            self.folder.write(self.path.name + SNAPSHOT, snapshot.encode())
+        self._saved_lines = self.lines
+
+    def _catch_up(self, file: int) -> None:
         size = os.fstat(file).st_size
-        records: list[Record] = []
         while (before := self._offset) < size:
             data = read_at(file, before, min(size - before, MAX_LINE_BYTES))  # a sparse file may claim terabytes
-            records += self._take(file, data)
+            self._take(file, data)
             if self._offset == before:
                 if b"\n" not in data and size - before > len(data):
                     raise damage_error(self.path, f"line {self.lines + 1} is longer than any that is written here")
@@ -340,11 +447,9 @@ class Journal:
             raise damage_error(self.path, f"its last {lost} acknowledged line(s) are missing or damaged")
         if head is not None and self.count == head.count and self._chain != head.chain:
             raise damage_error(self.path, "these are not the lines that were written here")
-        return records
 
-    def _take(self, file: int, data: bytes) -> list[Record]:
-        """The records of the complete lines of `data`, which begins at the current offset."""
-        records: list[Record] = []
+    def _take(self, file: int, data: bytes) -> None:
+        """Take in the complete lines of `data`, which begins at the current offset."""
         position = 0
         while (end := data.find(b"\n", position)) >= 0:
             text = data[position:end]
@@ -358,17 +463,13 @@ class Journal:
             if line.is_header:
                 self.header = line.record[HEADER_KEY]
             else:
-                if self.on_line is None:
-                    records.append(line.record)
-                else:
-                    self.on_line(line.record, self._offset, len(text))
+                self._on_line(line.record, Place(self.held, self._offset, len(text)))
             self.count = line.number
             self._chain = zlib.crc32(text, self._chain if self.lines else line.chain)
             self._last = (self._offset, data[position : min(end + 1, position + LINE_START)])
             self._offset += end + 1 - position
             self.lines += 1
             position = end + 1
-        return records
 
     def _is_torn(self, file: int, offset: int) -> bool:
         """Whether what follows a bad line belongs to the same append, which then never returned."""

@@ -25,11 +25,14 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from plaudit.data.disk import Folder, defer_signals, disk_errors
-from plaudit.data.journal import MAX_ID, Journal, JournalFile, Record, damage_error, is_int_in, is_time
+from plaudit.data.journal import MAX_ID, MAX_TIME, Journal, JournalFile, Place, Record, damage_error, is_int_in, is_time
 from plaudit.data.settings import LabelOrder
 from plaudit.errors import DataError, Replaced, StoreError
 from plaudit.files import brief
@@ -52,17 +55,17 @@ class LabelVersion:
     model: str
     time: float
     restored_from: int | None
-    _file: JournalFile = field(repr=False)
-    _offset: int = field(repr=False)
-    _length: int = field(repr=False)
+    place: Place = field(repr=False)
 
     @property
     def line(self) -> Record:
         """The whole record, read from the ledger and verified each time."""
-        line = self._file.record(self._offset, self._length)
+        line = self.place.read()
         # A line with other labels fits its own checksum too, where somebody wrote over the file.
         if not is_label_line(line) or any(line[name] != getattr(self, name) for name in ("episode", "source", "time")):
-            raise damage_error(self._file.path, f"other labels stand where those of episode {self.episode} were read")
+            raise damage_error(
+                self.place.file.path, f"other labels stand where those of episode {self.episode} were read"
+            )
         return line
 
     def labels(self) -> Labels:
@@ -72,7 +75,7 @@ class LabelVersion:
             return decode_labels(line)
         except _INVALID_LINE as error:
             what = f"version {self.number} of episode {self.episode}'s labels makes no sense ({error})"
-            raise damage_error(self._file.path, what) from error
+            raise damage_error(self.place.file.path, what) from error
 
     @property
     def judge(self) -> JudgeId:
@@ -80,21 +83,39 @@ class LabelVersion:
         return parse_judge_id(self.line)
 
 
+_Index = Annotated[int, Field(strict=True, ge=0, lt=MAX_ID)]
+
+
+@pydantic_dataclass
+class _Saved:
+    """What a snapshot has of a ledger."""
+
+    judges: list[tuple[str, str]]  # source and model
+    # episode, index of the judge, time, version that was restored, place of the line
+    labels: list[tuple[_Index, _Index, Annotated[float, Field(ge=0, lt=MAX_TIME)], _Index | None, _Index, _Index]]
+
+
 class Ledger:
     """The labels of one store's episodes."""
 
     def __init__(
-        self, path: Path, folder: Folder | None = None, header: Record | None = None, order: LabelOrder | None = None
+        self,
+        path: Path,
+        folder: Folder | None = None,
+        header: Record | None = None,
+        order: LabelOrder | None = None,
+        snapshots: bool = True,
     ):
         """
         folder: where it lies, if that is open already
         header: the id of the store, for a file without a header
         order: whose labels count most; None: the default
+        snapshots: as for `Store.open`
         """
         self.path = path
         self.order = order or LabelOrder()
         self.generation = 0  # how often a repair has replaced the file; earlier version counts are void then
-        self._folder, self._header = folder or Folder(path.parent), header
+        self._folder, self._header, self._snapshots = folder or Folder(path.parent), header, snapshots
         self._guard = threading.Lock()
         self._start()
         self.refresh()
@@ -102,30 +123,36 @@ class Ledger:
     def _start(self) -> None:
         self._versions: list[LabelVersion] = []  # in the order of their lines
         self._histories: dict[int, list[LabelVersion]] = {}  # by episode, oldest first
-        self._journal = Journal(self.path, self._folder, header=self._header)
-        self._journal.on_line = self._add
+        state = self if self._snapshots else None
+        self._journal = Journal(self.path, self._follow, self._folder, header=self._header, state=state)
 
-    def _add(self, line: Record, offset: int, length: int) -> None:
+    def _follow(self, line: Record, place: Place) -> None:
         """Take in the next line."""
         if not is_label_line(line):
             raise damage_error(self.path, f"a line holds no labels ({str(line)[:200]})")
-        history = self._histories.setdefault(line["episode"], [])
-        if self._versions and self._versions[-1]._offset == offset:  # Ctrl-C came before the journal had counted it
-            history[:] = [version for version in history if version._offset != offset]
-            del self._versions[-1]
-        version = LabelVersion(
-            episode=line["episode"],
-            number=len(history) + 1,
-            source=sys.intern(line["source"]),
-            model=sys.intern(line["model"]),
-            time=line["time"],
-            restored_from=line["restored"],
-            _file=self._journal.held,
-            _offset=offset,
-            _length=length,
-        )
+        source, model = sys.intern(line["source"]), sys.intern(line["model"])
+        self._add(line["episode"], source, model, line["time"], line["restored"], place)
+
+    def _add(self, episode: int, source: str, model: str, time: float, restored: int | None, place: Place) -> None:
+        history = self._histories.setdefault(episode, [])
+        version = LabelVersion(episode, len(history) + 1, source, model, time, restored, place)
         self._versions.append(version)
         history.append(version)
+
+    def save(self) -> Any:
+        """The state, for a snapshot of the file."""
+        judges: dict[tuple[str, str], int] = {}
+        labels = [
+            (v.episode, judges.setdefault((v.source, v.model), len(judges)), v.time, v.restored_from, *v.place[1:])
+            for v in self._versions
+        ]
+        return {"judges": list(judges), "labels": labels}
+
+    def load(self, tree: Any, file: JournalFile) -> None:
+        """Take in the state that a snapshot has of a file."""
+        saved = _Saved(**tree)
+        for episode, judge, time_s, restored, offset, length in saved.labels:
+            self._add(episode, *saved.judges[judge], time_s, restored, Place(file, offset, length))
 
     def __len__(self) -> int:
         """How many versions there are, of all episodes."""
@@ -133,7 +160,7 @@ class Ledger:
 
     def refresh(self) -> None:
         """Read what other processes have appended."""
-        with self._guard, disk_errors(self.path.parent, f"{self.path.name} cannot be read"):
+        with self._guard, defer_signals(), disk_errors(self.path.parent, f"{self.path.name} cannot be read"):
             self._refresh()
 
     def _refresh(self) -> None:
@@ -159,7 +186,7 @@ class Ledger:
         """Move an incomplete last line of a killed process to the quarantine; returns messages."""
         with self._guard, disk_errors(self.path.parent, f"{self.path.name} cannot be written"):
             self._refresh()
-            return self._journal.recover_tail()[1]
+            return self._journal.recover_tail()
 
     @property
     def header(self) -> Record | None:
@@ -305,7 +332,7 @@ class Failures:
                 self._refresh()
                 assert self._journal is not None
                 with suppress(Replaced):  # by a repair, and nothing was written into the old file
-                    self._follow(self._journal.append(lines))
+                    self._journal.append(lines)
                     return
 
     def all(self) -> list[Failure]:
@@ -336,24 +363,23 @@ class Failures:
             return
         if self._journal is not None:
             with suppress(Replaced):
-                self._follow(self._journal.read())
+                self._journal.read()
                 return
         self._failures = {}
-        self._journal = Journal(self.path, header=self._ledger.header)
-        self._follow(self._journal.read())
+        self._journal = Journal(self.path, self._follow, header=self._ledger.header)
+        self._journal.read()
 
-    def _follow(self, lines: Iterable[Record]) -> None:
-        for line in lines:
-            sound = (
-                line.keys() == {one.name for one in fields(Failure)}
-                and is_int_in(line["episode"], 0, MAX_ID)
-                and is_time(line["time"])
-                and all(isinstance(line[name], str) for name in ("source", "model", "reason"))
-            )
-            if not sound:
-                raise damage_error(self.path, f"a line does not describe a failure of a judge ({str(line)[:200]})")
-            failure = Failure(**line)
-            self._failures.setdefault((failure.episode, failure.source), []).append(failure)
+    def _follow(self, line: Record, place: Place) -> None:
+        sound = (
+            line.keys() == {one.name for one in fields(Failure)}
+            and is_int_in(line["episode"], 0, MAX_ID)
+            and is_time(line["time"])
+            and all(isinstance(line[name], str) for name in ("source", "model", "reason"))
+        )
+        if not sound:
+            raise damage_error(self.path, f"a line does not describe a failure of a judge ({str(line)[:200]})")
+        failure = Failure(**line)
+        self._failures.setdefault((failure.episode, failure.source), []).append(failure)
 
 
 def failures_path(labels: Path) -> Path:

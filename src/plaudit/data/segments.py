@@ -29,7 +29,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from plaudit.data.disk import CHUNK, Folder, decode_checked, encode_checked, set_aside, sync_file, write_at
+from plaudit.data.disk import Folder, checksum_at, decode_checked, encode_checked, set_aside, sync_file, write_at
 from plaudit.data.frame_codecs import RAW_IMAGES, Codec, StoreImages, encode_block
 from plaudit.errors import EpisodeNotFound, ForeignFile, StoreDamaged, StoreError, without_prefix
 from plaudit.files import brief
@@ -222,7 +222,7 @@ class Segment:
 
     def size(self, row: int, rows: int) -> int:
         """Bytes of the episode that begins at a row."""
-        return rows * self.schema.row_bytes + sum(blocks[row][1] for blocks in self.blocks.values())
+        return rows * self.schema.row_bytes + sum(size for _, size in self.blocks_of(row))
 
     def span(self, column: str, row: int, rows: int) -> tuple[int, int]:
         """Place and size of an episode's part of a column's file."""
@@ -237,6 +237,20 @@ class Segment:
         for column, block in blocks.items():
             self.blocks[column][row] = block
             self._ends[column] = max(self._ends[column], sum(block))
+
+    def blocks_of(self, row: int) -> list[tuple[int, int]]:
+        """Place and size of the encoded frames of the episode that begins at a row."""
+        return [blocks[row] for blocks in self.blocks.values()]
+
+    @property
+    def extent(self) -> list[int]:
+        """The rows, and the bytes of each encoded column, also of episodes that were evicted."""
+        return [self.rows, *self._ends.values()]
+
+    def extend(self, rows: int, *ends: int) -> None:
+        """Take in an extent."""
+        self.rows = max(self.rows, rows)
+        self._ends = {column: max(old, end) for (column, old), end in zip(self._ends.items(), ends, strict=True)}
 
     def file(self, column: str) -> Path:
         """The path of a column's file."""
@@ -389,7 +403,7 @@ class Segment:
             checksum = -1
             try:
                 with self._reading(column) as file:
-                    checksum = _checksum(file, *self.span(column, row, rows))
+                    checksum = checksum_at(file, *self.span(column, row, rows))
             except StoreDamaged:
                 pass
             except OSError as error:
@@ -463,16 +477,3 @@ def remove_files(root: Folder, name: str) -> bool:
     for file in own_files(root, name):
         root.remove(f"{name}/{file}")
     return root.remove_empty_folder(name)
-
-
-def _checksum(file: int, offset: int, size: int) -> int:
-    checksum, end = 0, offset + size
-    if end > os.fstat(file).st_size:  # a line may promise any number of rows
-        return -1
-    while offset < end:
-        part = os.pread(file, min(CHUNK, end - offset), offset)
-        if not part:
-            return -1
-        checksum = zlib.crc32(part, checksum)
-        offset += len(part)
-    return checksum

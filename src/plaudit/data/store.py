@@ -76,19 +76,21 @@ class Store:
         store.episode(episode_id).frames["front"]  # a view of the file, not a copy
     """
 
-    def __init__(self, root: Folder, held: ExitStack | None, labels: Path | None = None):
+    def __init__(self, root: Folder, held: ExitStack | None, labels: Path | None = None, snapshots: bool = True):
         """Not for users: see `open` and `create`."""
         self.folder = root.path
         self.settings = read_settings(root)
         self.repaired: list[str] = []  # messages about what opening for writing repaired
         self._root = root
         self._lock = held
+        self._snapshots = snapshots
         self._guard = threading.RLock()
-        self._journal = Journal(self.folder / "journal", root, header=self.settings.to_json())
+        self._catalog = Catalog(root)
+        self._journal = self._open_journal(self._catalog)
         self._own_ledger = labels is None
         path, folder = (labels, None) if labels else (self.folder / "labels", root)
-        self.ledger = Ledger(path, folder, {"id": self.settings.id}, LabelOrder(self.settings.label_order))
-        self._catalog = Catalog(root)
+        order = LabelOrder(self.settings.label_order)
+        self.ledger = Ledger(path, folder, {"id": self.settings.id}, order, snapshots)
         self._verified: dict[tuple[int, int], set[str]] = {}  # episode and segment -> columns
         self._evicted: list[Segment] = []  # evicted, and not removed yet
         self._first_raw = 0  # no episode before it is left to be compressed
@@ -171,12 +173,19 @@ class Store:
 
     @classmethod
     def open(
-        cls, folder: str | Path, *, write: bool = False, write_off_missing: bool = False, labels: Path | None = None
+        cls,
+        folder: str | Path,
+        *,
+        write: bool = False,
+        write_off_missing: bool = False,
+        labels: Path | None = None,
+        snapshots: bool = True,
     ) -> Self:
         """Open for reading, by any number of processes, or for writing, by one.
 
         write_off_missing: drop episodes whose segment was deleted, for a repair
         labels: another ledger than the store's own, created if it does not exist
+        snapshots: read what the lines of journal and ledger add up to; False: read every line
         """
         folder = Path(folder)
         if not is_store(folder):
@@ -188,7 +197,7 @@ class Store:
             try:
                 if labels is not None and not labels.exists():
                     Journal.create(labels, header={"id": read_settings(root).id})
-                store = cls(root, held, labels)
+                store = cls(root, held, labels, snapshots)
                 store._begin(write_off_missing)
             except BaseException:
                 if held is not None:
@@ -210,9 +219,7 @@ class Store:
         own = self.ledger if self._own_ledger else None
         check_identity(self.settings, self._journal, own)
         if self._lock is not None:
-            others, messages = self._journal.recover_tail()
-            self._catalog.follow(others)
-            self.repaired += messages + recover(self._root, self._catalog)
+            self.repaired += self._journal.recover_tail() + recover(self._root, self._catalog)
             if own is not None:
                 self.repaired += own.recover_tail() + skip_labeled_ids(self._journal, self._catalog, own)
 
@@ -302,7 +309,7 @@ class Store:
         rows, actions = slice(entry.row, entry.end), slice(entry.row, entry.row + entry.steps)
         steps = segment.column(STEPS, entry.end)
         return Episode(
-            frames=self._frames(entry, segment),
+            frames=self._frames(entry, line, segment),
             state=steps["state"][rows],
             actions=steps["action"][actions],
             control_mode=steps["control_mode"][actions],
@@ -316,7 +323,7 @@ class Store:
             meta=line["meta"],
         )
 
-    def _frames(self, entry: EpisodeEntry, segment: Segment) -> Mapping[str, ByteArray]:
+    def _frames(self, entry: EpisodeEntry, line: Record, segment: Segment) -> Mapping[str, ByteArray]:
         """Views of raw frames. Encoded ones are decoded when they are read."""
         columns = {camera: camera_column(camera) for camera, _, _ in segment.schema.cameras}
         raw = {
@@ -331,9 +338,10 @@ class Store:
         def read(camera: str) -> Callable[[], ByteArray]:
             if camera in raw:
                 return lambda: raw[camera]
+            crc = line["crc"][columns[camera]]
             encoded = encoded_column(segment, camera)
             encoded.column.checked(sum(segment.span(columns[camera], entry.row, entry.rows)))
-            return lambda: encoded.episode(entry.row, entry.rows, (self.settings.id, entry.text, camera))
+            return lambda: encoded.episode(entry.row, entry.rows, (self.settings.id, entry.id, crc, camera))
 
         return LazyFrames({camera: read(camera) for camera in columns})
 
@@ -376,7 +384,7 @@ class Store:
 
     def refresh(self) -> None:
         """See what the writer, in another process, has added and evicted since."""
-        with self._guard, disk_errors(self.folder, "it cannot be read"):
+        with self._guard, defer_signals(), disk_errors(self.folder, "it cannot be read"):
             self._read_journal()
             if self._catalog.missing:  # evicted between the two: its line was written before its folder went
                 self._read_journal()
@@ -390,16 +398,27 @@ class Store:
     def _read_journal(self) -> None:
         while True:
             try:
-                self._catalog.follow(self._journal.read())
+                self._journal.read()
+                self._catalog.settle()
                 return
             except Replaced:  # by a shorter one, or by a repair
                 self._root.check_same()
                 if self._lock is not None:  # no other process may
                     raise
-                journal = Journal(self.folder / "journal", self._root, header=self.settings.to_json())
                 catalog = Catalog(self._root, self._catalog.revision)
-                catalog.follow(journal.read())  # if it is damaged, what was read before stays
+                journal = self._open_journal(catalog)
+                journal.read()  # if it is damaged, what was read before stays
+                catalog.settle()
                 self._journal, self._catalog = journal, catalog
+
+    def _open_journal(self, catalog: Catalog) -> Journal:
+        header, state = self.settings.to_json(), catalog if self._snapshots else None
+        return Journal(self.folder / "journal", catalog.follow, self._root, header=header, state=state)
+
+    def states(self) -> dict[str, Any]:
+        """What the lines of each journal add up to, to compare a snapshot with the lines."""
+        with self._guard:
+            return {"journal": self._catalog.save() | {"files": None}, "labels": self.ledger.save()}
 
     def append(self, episode: Episode) -> int:
         """Store one episode and return its id; when this returns, a power cut cannot take it away."""
@@ -477,11 +496,11 @@ class Store:
                 raise
             for segment in grown.values():
                 segment.commit()
-            self._remove_evicted(self._catalog.follow(lines, {entry.id: entry for entry in new}))
+            self._remove_evicted(self._catalog.settle())
             least, share = COMPACT_AFTER
             if self._journal.lines > least + share * len(self) and not self._evicted:
                 with suppress(OSError):  # a full disk: the longer journal says the same
-                    self._journal.rewrite(self._catalog.lines())
+                    self._journal.rewrite(self._catalog.lines(), self._catalog.relocate)
             return [entry.id for entry in new]
 
     def surplus(self, new: list[EpisodeEntry] | None = None) -> list[int]:
@@ -496,7 +515,6 @@ class Store:
                 line = summary_line(next_id, self._catalog.next_segment)
                 with disk_errors(self.folder, "nothing was written"):
                     self._journal.append([line], exclusive=True)
-                self._catalog.follow([line])
 
     def set_label_order(self, order: Tiers) -> None:
         """Set whose labels count most, for everybody who opens the store; see data/settings.py."""
@@ -520,7 +538,7 @@ class Store:
             line: Record = {"op": what, "ids": list(ids)}
             with disk_errors(self.folder, "no episode was written off"):
                 self._journal.append([line], exclusive=True)
-            return self._catalog.follow([line])
+            return self._catalog.settle()
 
     def _check_writable(self) -> None:
         if self._lock is None:
