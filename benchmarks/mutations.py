@@ -141,7 +141,8 @@ def detect(mutation: Mutation, seeds: int, trials: int) -> bool:
             path.write_text(text.replace(fixed, broken))
         began = time.monotonic()
         command = [sys.executable, __file__, "--detect", str(seeds), str(trials)]
-        env = {**os.environ, "PYTHONPATH": f"{source}:{ROOT / 'benchmarks'}", "OMP_NUM_THREADS": "1"}
+        path = os.pathsep.join([str(source), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
+        env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"{mutation.name}: {done.stderr[-2000:]}")

@@ -44,6 +44,11 @@ def tf32(*, enabled: bool) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+def allows_tf32() -> bool:
+    """Whether a GPU may multiply matrices of 32-bit numbers in TF32, see `tf32`."""
+    return torch.get_float32_matmul_precision() != "highest"
+
+
 def to_channels_last(module: nn.Module, device: torch.device) -> nn.Module:
     """Move a network to a device, with its convolutions in channels-last memory order."""
     return module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]

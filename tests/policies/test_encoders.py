@@ -22,7 +22,7 @@ from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.learners.base import EncoderSpec
 from plaudit.learners.config import PpoConfig, QChunkConfig, SacConfig
 from plaudit.policies.config import GaussianConfig, ImageEncoderConfig
-from plaudit.policies.networks import FROZEN, Encoder, ObsTensors, weights_of
+from plaudit.policies.networks import FROZEN, Encoder, ObsTensors, takes_patches, weights_of
 from plaudit.policies.pretrained import FrozenEncoder, spatial_softmax
 from plaudit.types import Batch, EnvSpec, Labels, Observation
 
@@ -68,6 +68,13 @@ def batch_of(encoder: EncoderSpec, horizon: int | None = None) -> Batch[torch.Te
     mask = torch.ones(4, horizon or 1).bool()
     rewards = torch.rand(4), torch.full((4,), 0.9)
     return Batch(images(), state, torch.rand(shape), mask, *rewards, images(), state, none, none, none)
+
+
+def test_frames_are_cut_into_patches_only_if_every_encoder_takes_them():
+    own, base = Encoder(SPEC), Encoder(SPEC, KINDS["fine-tuned"])  # of a learner, and of the policy that it improves
+
+    assert takes_patches(torch.nn.ModuleList([own, Encoder(SPEC)]))
+    assert not takes_patches(torch.nn.ModuleList([own, base]))
 
 
 @kinds

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from plaudit.data.normalize import Normalizer
 from plaudit.data.weights import Stateful
 from plaudit.devices import Adam, tf32
-from plaudit.policies.config import CNN, ImageEncoderConfig
+from plaudit.policies.config import ImageEncoderConfig
 from plaudit.policies.networks import (
     CriticEnsemble,
     Encoder,
@@ -39,6 +39,7 @@ from plaudit.policies.networks import (
     random_shift,
     run_parallel,
     seeded,
+    takes_patches,
     weights_of,
 )
 from plaudit.rollout.vector import ActFn
@@ -201,7 +202,7 @@ class LearnerBase(Stateful):
         if self.encoder.frozen is not None:
             return list(seen)
         images = [image for obs in seen for image in obs.images.values()]
-        if self.device.type == "cuda" and self.config.mixed_precision and self.encoder.config.type == CNN:
+        if self.device.type == "cuda" and self.config.mixed_precision and takes_patches(self.net):
             offsets = [random_offsets(len(image), self.rng, pad) for image in images]
             images = run_parallel(*(partial(cut_patches, *each) for each in zip(images, offsets, strict=True)))
         else:

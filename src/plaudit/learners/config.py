@@ -41,7 +41,8 @@ class LearnerConfig(Config):
 
     gamma: float = Field(default=0.95, ge=0, le=1)  # discount of a step
     cuda_graphs: bool = True  # on a GPU: launch a whole update at once, as a CUDA graph
-    mixed_precision: bool = True  # on a GPU: convolutions of the `cnn` encoder in bfloat16, other products in TF32
+    # On a GPU: convolutions of the `cnn` encoder and all of a fine-tuned encoder in bfloat16, other products in TF32.
+    mixed_precision: bool = True
 
     @property
     def action_horizon(self) -> int:

@@ -258,6 +258,7 @@ class Encoder(nn.Module):
         """
         super().__init__()
         self.env_spec, self.history, config = env_spec, history, config or ImageEncoderConfig()
+        self._small = frozen is not None or config.type == CNN  # networks that leave room on a GPU for others
         self.__dict__["frozen"] = frozen  # no submodule: it is neither trained nor sent to the robot with new weights
         self.cameras = nn.ModuleDict(
             {
@@ -286,12 +287,19 @@ class Encoder(nn.Module):
         if not self.cameras:
             return state
         calls = [partial(net, inputs[camera]) for camera, net in self.cameras.items()]
-        features = [one.reshape(len(state), -1) for one in run_parallel(*calls)]
+        outputs = run_parallel(*calls) if self._small else [call() for call in calls]
+        features = [one.reshape(len(state), -1) for one in outputs]
         return torch.cat([*features, state], dim=1)
 
     def _frames(self, images: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The frames or features of each camera, those of a history one after the other."""
         return {camera: images[camera].flatten(0, 1) if self.history else images[camera] for camera in self.cameras}
+
+
+def takes_patches(net: nn.Module) -> bool:
+    """Whether all image encoders in a network take the patches of `cut_patches` instead of frames."""
+    encoders = [module for module in net.modules() if isinstance(module, Encoder)]
+    return all(isinstance(camera_net, ConvNet) for encoder in encoders for camera_net in encoder.cameras.values())
 
 
 def _camera_net(

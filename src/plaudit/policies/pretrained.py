@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from plaudit.devices import allows_tf32
 from plaudit.encoders import EncodedFrames, KeypointsEncoder, SpatialLearnedEmbeddings, features_of, normalize
 from plaudit.errors import PolicyError
 from plaudit.policies.config import CLONED, ImageEncoderConfig
@@ -113,7 +114,10 @@ class FrozenEncoder(nn.Module):
 
 
 class FineTunedEncoder(nn.Module):
-    """A pretrained encoder of judges that is trained further, and a projection."""
+    """A pretrained encoder of judges that is trained further, and a projection.
+
+    On a GPU the encoder runs in bfloat16 where TF32 is allowed; its weights stay in 32 bits.
+    """
 
     def __init__(self, config: ImageEncoderConfig, size: tuple[int, int], *, pretrained: bool):
         super().__init__()
@@ -127,7 +131,9 @@ class FineTunedEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """images: pixels minus 0.5, [B, 3, H, W]"""
-        features = self.encoder((images - self.mean) / self.std)
+        with torch.autocast("cuda", torch.bfloat16, enabled=images.is_cuda and allows_tf32()):
+            features = self.encoder((images - self.mean) / self.std)
+        features = features.float()
         if self._softmax:
             features = spatial_softmax(features)
         return self.projection(features.flatten(1) if features.shape[2:].numel() == 1 else features)
