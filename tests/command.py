@@ -8,18 +8,19 @@ import shlex
 import socket
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.main import get_command
+import typer.main
 
 from plaudit.cli import load_app, main
 from plaudit.cli.record import LeRobotFlags, translated
 from processes import Forked
 
-COMMANDS = get_command(load_app())
+typer.main.get_command = cache(typer.main.get_command)  # in this process all commands are there, and made once
+COMMANDS = typer.main.get_command(load_app())
 
 
 def check_command(line: str) -> None:
