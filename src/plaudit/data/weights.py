@@ -39,6 +39,7 @@ UNTAUGHT = 1 << 27  # for a network without weights
 _MAKERS = {torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn, torch.full, torch.randint, torch.eye}
 _COUNTED = {torch.arange, torch.linspace}
 _CONVOLUTIONS = {torch.conv2d, torch.nn.functional.conv2d}
+_RANDOM = {torch.nn.init.kaiming_uniform_, torch.Tensor.uniform_, torch.Tensor.normal_}
 
 
 def read_torch(path: Path, root: Root | None = None) -> Any:
@@ -84,12 +85,15 @@ class numbers_at_most(TorchFunctionMode):
     which some networks do not support; a limit of the process, which also affects everything else in it.)
     """
 
-    def __init__(self, most: int, path: Path):
+    def __init__(self, most: int, path: Path, *, random: bool = True):
+        """random: False leaves out the random weights of a network that gets others"""
         super().__init__()
-        self._most, self._left, self._path = most, most, path
+        self._most, self._left, self._path, self._random = most, most, path, random
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
+        if func in _RANDOM and not self._random:
+            return args[0] if args else kwargs["tensor"]
         if func in _MAKERS:
             self._left -= _size(args, kwargs.get("size"))
         elif func in _COUNTED:

@@ -12,9 +12,11 @@ with P(success) as a curve.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -88,12 +90,17 @@ def _enlarge(frames: ByteArray, height: int) -> ByteArray:
     return frames.repeat(factor, axis=1).repeat(factor, axis=2)
 
 
+@cache
+def _caption_font() -> Any:
+    return ImageFont.load_default(12)  # reads a file of 300 KB
+
+
 def draw_tile(clip: EpisodeClip, t: int) -> ByteArray:
     """Frame t of one clip with its caption."""
     height, width = clip.frames.shape[1:3]
     tile = Image.new("RGB", (width, height + CAPTION_HEIGHT), BACK)
     tile.paste(Image.fromarray(np.ascontiguousarray(clip.frames[t])), (0, 0))
-    draw, middle, font = ImageDraw.Draw(tile), height + CAPTION_HEIGHT // 2, ImageFont.load_default(12)
+    draw, middle, font = ImageDraw.Draw(tile), height + CAPTION_HEIGHT // 2, _caption_font()
     if clip.predicted is not None:
         prob = float(clip.success_prob[t])
         left, right = 48, width // 2 + 18

@@ -133,7 +133,11 @@ class RewardModel:
         self._calibration = EnsembleCalibration(members_scaling, PlattScaling(temperature=temperature, bias=bias))
         self.to_device(device)
         self.ood = ood
-        self.fingerprint = _fingerprint(self.members, self.self_contained_config())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of its weights and of everything else that its scores depend on."""
+        return _fingerprint(self.members, self.self_contained_config())
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, device: str = "auto", *, force: bool = False) -> "RewardModel":
@@ -354,7 +358,8 @@ def build_classifier(
     encoder: of another member, with its weights, where members share one; None: it is among the tensors
     description: the file that has the config; None: the same as `path`, that of the tensors
     """
-    with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), description or path):
+    most = fitting(tensor.shape for tensor in tensors.values())
+    with numbers_at_most(most, description or path, random=False):
         member = BinaryRewardClassifier(config, encoder or config.encoder.build(pretrained=False))
     own = {n: t for n, t in member.state_dict().items() if encoder is None or not n.startswith("encoder.")}
     for name, tensor in own.items():
@@ -385,7 +390,8 @@ def _fingerprint(members: Sequence[BinaryRewardClassifier], config: RewardModelC
     for member in members:
         tensors = {**member.state_dict(), "pixel_mean": member.pixel_mean, "pixel_std": member.pixel_std}
         for name, tensor in sorted(tensors.items()):
-            digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().view(-1).numpy())
     return digest.hexdigest()[:16]
 
 
