@@ -74,6 +74,7 @@ def test_blocks_that_were_freed_are_handed_out_again(without):
     assert faults(KEEP + COUNT) < without / 10
 
 
+@pytest.mark.slow  # it imports torch
 def test_tensors_are_made_in_the_memory_of_those_before():
     before, after = counted(TENSORS)
     if before < 1000:

@@ -96,7 +96,7 @@ def test_a_journal_that_is_rewritten_keeps_the_order_and_the_places(tmp_path, mo
         assert verify(again)
 
 
-@pytest.mark.parametrize("nth", range(24))
+@pytest.mark.parametrize("nth", [pytest.param(nth, marks=[pytest.mark.slow] * (nth % 2)) for nth in range(24)])
 def test_death_at_every_call_of_an_append_that_compresses(tmp_path, nth):
     make_store(tmp_path / "s", episodes=4).close()
     child = os.fork()

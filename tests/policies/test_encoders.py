@@ -39,7 +39,6 @@ KINDS = {
     "fine-tuned": ImageEncoderConfig(**EFFICIENT, frozen=False, shared=True),
     "fine-tuned, softmax": ImageEncoderConfig(**EFFICIENT, frozen=False, pooling="spatial_softmax"),
 }
-kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def cache(encoder: FrozenEncoder, folder: Path) -> FeatureCache:
@@ -77,9 +76,13 @@ def test_frames_are_cut_into_patches_only_if_every_encoder_takes_them():
     assert not takes_patches(torch.nn.ModuleList([own, base]))
 
 
-@kinds
 @pytest.mark.parametrize(
-    "config", [SacConfig(policy_update_freq=1), QChunkConfig(num_samples=2)], ids=["sac", "qchunk"]
+    ("kind", "config"),
+    [
+        *((kind, SacConfig(policy_update_freq=1)) for kind in KINDS),
+        *((kind, QChunkConfig(num_samples=2)) for kind in ("cnn, shared", "cloned")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.type,
 )
 def test_a_robots_policy_acts_as_the_learner_after_an_update(kind: str, config):
     encoder = spec_of(kind)
@@ -99,7 +102,7 @@ def test_a_robots_policy_acts_as_the_learner_after_an_update(kind: str, config):
     assert np.allclose(policy.predict(one, Normalizer.identity(3, 2))[0], expected, atol=1e-4)
 
 
-@kinds
+@pytest.mark.parametrize("kind", ["cnn, shared", "cloned", "fine-tuned"])
 def test_ppo_learns_from_a_rollout(kind: str):
     encoder = spec_of(kind)
     learner = PpoConfig(update_epochs=1, pretrain_batch_size=4).build(SPEC, 0, "cpu", encoder=encoder)

@@ -30,9 +30,9 @@ from plaudit.types import EnvSpec
 # has reached the success rate to stop at. 920996 is resumed after an alarm.
 BEFORE_TELEOP = (600338, 600653, 800095, 820278, 901162, 913174, 920996)
 LATER = (RECORDING, "learner.real", "policy.cameras", "policy.encoder.")  # these neither
-# Short runs that together have every schedule, judge and kind of fault.
-FEW = (0, 2, 3, 4, 5, 6, 8, 9, 10, 13, 14, 15, 16, 18, 23, 87, 438)
-MANY = (*sorted({*range(24)} - {*FEW}), *range(1000, 4000))
+# Short runs that together have every schedule, judge and kind of fault, and those that take longer.
+FEW = (2, 3, 4, 5, 8, 10, 13, 14, 15, 18, 44, 55, 60, 83, 87, 111, 119, 438, *BEFORE_TELEOP[3:6])
+MANY = (*sorted({*range(24), *BEFORE_TELEOP} - {*FEW}), *range(1000, 4000))
 PLAIN = Scenario(5, "online", "simulator", {"env.fails": False}, episodes=8)
 
 
@@ -43,7 +43,7 @@ def run(seed: int) -> Result:
     return simulate(replace(scenario, keys={k: v for k, v in scenario.keys.items() if not k.startswith(later)}))
 
 
-@pytest.mark.parametrize("seed", (*FEW, *BEFORE_TELEOP))
+@pytest.mark.parametrize("seed", FEW)
 def test_nothing_is_violated(seed):
     result = run(seed)
     assert result.violation is None, describe(result)
@@ -147,7 +147,7 @@ def test_an_intervention_that_a_person_excluded_is_found_where_it_is_sampled(mon
 ENCODED = {"demos.made": 2, "policy.cameras": ("front",), "policy.encoder.type": ENCODER}
 
 
-@pytest.mark.parametrize("schedule", ["train", "online"])
+@pytest.mark.parametrize("schedule", [pytest.param("train", marks=pytest.mark.slow), "online"])
 def test_features_of_another_frame_are_found_whatever_learns_from_them(schedule, monkeypatch):
     keys = {**PLAIN.keys, **ENCODED, "learner.real": "dagger"}
     scenario = replace(PLAIN, schedule=schedule, keys=keys, events=(Event("kill", 60),), episodes=6)
@@ -164,7 +164,7 @@ MARKED = tuple(Event("operator", n, mark, 2) for n, mark in enumerate(("discard"
 RECORDED = Scenario(5, RECORDING, "simulator", events=MARKED, episodes=4)
 
 
-@pytest.mark.parametrize("kill", range(20, 60, 3))
+@pytest.mark.parametrize("kill", [20, 35, 50, *(pytest.param(n, marks=pytest.mark.slow) for n in range(23, 60, 6))])
 def test_a_recording_that_is_killed_keeps_marks_and_begins_each_episode_differently(kill):
     result = simulate(replace(RECORDED, events=(*MARKED, Event("kill", kill))))
     assert result.violation is None, describe(result)
