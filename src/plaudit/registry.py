@@ -332,6 +332,8 @@ JUDGE_REGISTRY = Registry(
         "roboreward": "plaudit.judges.published.config:RoboRewardConfig",
         "sarm": "plaudit.judges.published.config:SarmConfig",
         "rewind": "plaudit.judges.published.config:RewindConfig",
+        "sole": "plaudit.judges.published.config:SoleConfig",
+        "grm": "plaudit.judges.published.config:GrmConfig",
         "robometer_server": "plaudit.judges.published.config:RobometerServerConfig",
         "topreward": "plaudit.judges.published.config:TopRewardConfig",
         "human": "plaudit.judges.human.judge:HumanJudgeConfig",

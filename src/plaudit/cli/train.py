@@ -37,7 +37,8 @@ TRAIN_HELP = _CHOICES.format(more="  judge=    simulator, noisy; or the folder o
 ONLINE_HELP = _CHOICES.format(
     more="""  robot=    igris_b, igris_c, lerobot, sim (instead of env=)
   judge=    classifier, progress, vlm, simulator, human, cascade, noisy; or the folder of a reward model;
-            rewind, robometer, robometer_server, roboreward, rynnvalue, sarm, topreward (docs/published_judges.md)
+            grm, rewind, robometer, robometer_server, roboreward, rynnvalue, sarm, sole, topreward
+            (docs/published_judges.md)
   policy.inference=  rtc, sequential (--inference_algorithm)"""
 )
 

@@ -12,5 +12,6 @@ words.py         RoboReward and TOPReward: scores as tokens
 small.py         what small networks share: their files, frozen encoders, the judge
 sarm.py          stage and progress over CLIP, as LeRobot has it
 rewind.py        progress over DINOv2 and MiniLM
+generated.py     SOLE-R1 and GRM: scores as written percentages
 client.py        a judge behind Robometer's server
 """

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plaudit.config import (
     Fraction,
@@ -18,6 +18,7 @@ from plaudit.config import (
     ServerUrl,
     SmallInt,
 )
+from plaudit.files import read_own, readable
 from plaudit.judges.certificate import certificate_beside
 from plaudit.judges.config import PROGRESS, SUCCESS, JudgeConfig, Signal
 
@@ -169,6 +170,89 @@ class RewindConfig(PublishedConfig):
     def build(self) -> Any:
         """The `SmallJudge`, with its networks loaded."""
         return import_module("plaudit.judges.published.rewind").build_judge(self)
+
+
+MAX_PROMPT = 1 << 16  # bytes
+IMAGE_MARK = "<image>"  # where a prompt shows an image
+SOLE_PROMPT = """\
+A robot works on this task: {task}
+The picture shows three moments from left to right: the start, the step before, and now. Black areas are padding.
+<image>
+At the step before, {previous}% of the task was done. Compare the moments and think about what has changed. How many
+percent of the task are done now? 100 means that it is complete; use negative numbers for a state worse than the start.
+Write your thoughts between <think> and </think>, and then the number like this: <answer>40%</answer>"""
+GRM_PROMPT = """\
+A robot works on this task: {task}
+The start, seen from the front: <image>
+The goal, seen from the front: <image>
+The state before, seen from the front, the left wrist and the right wrist: <image><image><image>
+The state after, from the same three views: <image><image><image>
+How much nearer to the goal, or farther from it, is the state after than the state before? Give percent of the way,
+with a sign, like this: <score>+15%</score>"""
+
+
+class WritingConfig(PublishedConfig):
+    """What models have that write their answer."""
+
+    # With {task}, <image> for each image, and of sole {previous}. A line of --- ends the system text. "": ours
+    prompt: str = ""
+    prompt_file: Path | None = None  # the same from a file
+    local_files_only: LocalFilesOnly = True  # download nothing
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> Self:
+        if self.prompt and self.prompt_file is not None:
+            raise ValueError("give prompt or prompt_file, not both")
+        return self
+
+    @property
+    def has_own_prompt(self) -> bool:
+        """Whether the prompt is not Plaudit's."""
+        return bool(self.prompt) or self.prompt_file is not None
+
+    def prompt_text(self) -> str:
+        """The prompt that is asked."""
+        if self.prompt_file is not None:
+            with readable(self.prompt_file, "this is no text of a prompt ({})"):
+                return read_own(self.prompt_file, MAX_PROMPT).decode()
+        return self.prompt or (SOLE_PROMPT if self.type == "sole" else GRM_PROMPT)
+
+    def _signal(self, what: str) -> Mapping[str, Signal]:
+        whose = "the configured prompt" if self.has_own_prompt else "Plaudit's own prompt, not the published one"
+        signal = Signal(f"{what}, by {whose}", unit="fraction")
+        return {SUCCESS: signal, PROGRESS: signal}
+
+    def build(self) -> Any:
+        """The `SmallJudge`, with its model loaded."""
+        return import_module("plaudit.judges.published.generated").build_judge(self)
+
+
+class SoleConfig(WritingConfig):
+    """SOLE-R1: progress in percent after written thoughts, each frame with the answer before."""
+
+    type: Literal["sole"] = "sole"
+    wrist: str = ""  # a second camera, shown in a second row
+    max_new_tokens: SmallInt = 600  # of an answer
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        return self._signal("generated progress of the prefix")
+
+
+class GrmConfig(WritingConfig):
+    """Robo-Dopamine's GRM: progress between two states in percent, next to an image of the goal."""
+
+    type: Literal["grm"] = "grm"
+    goal: Path  # an image of the finished task, of another episode
+    # incremental: from the frame before; forward: from the first frame; backward: from the goal.
+    mode: Literal["incremental", "forward", "backward"] = "incremental"
+    left: str = ""  # the camera of the left wrist; "": the front image again
+    right: str = ""
+    max_new_tokens: SmallInt = 32  # of an answer
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        return self._signal(f"{self.mode} progress from generated comparisons")
 
 
 class RobometerServerConfig(JudgeConfig):

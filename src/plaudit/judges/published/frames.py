@@ -6,17 +6,22 @@ protocol is a part of its fingerprint.
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
+from plaudit.errors import BadFile
+from plaudit.files import Root, read_json_object
 from plaudit.judges.vlm.images import TOKEN, Size
 from plaudit.types import AnyArray
 
 TOGETHER = 64  # frames that are resized together, so that memory stays small
 BITS = 22  # after the point of the filter's weights, as in PIL
+LEAST, MOST = 65536, 16777216  # pixels of a frame, where preprocessor_config.json says nothing
 MAX_RATIO = 200  # of the longer edge to the shorter one, as in Qwen's own preprocessing
 
 
@@ -47,6 +52,19 @@ def frames_by_time(last: int, fps: float, rate: float) -> list[int]:
     count = int(last / fps * rate + 1e-6) + 1
     frames = [min(round(number * fps / rate), last) for number in range(count)]
     return frames if frames[-1] == last else [*frames, last]
+
+
+def pixel_limits(folder: Path, base: str) -> tuple[int, int]:
+    """Pixels that a frame has at least and at most, as the folder of a Qwen3-VL or that of its base says."""
+    homes = [one for one in (folder, *([Path(base)] if base else [])) if (one / "preprocessor_config.json").is_file()]
+    settings = read_json_object(homes[0] / "preprocessor_config.json", Root(homes[0])) if homes else {}
+    given = settings.get("size")
+    size: dict[str, Any] = given if isinstance(given, dict) else {}
+    least = size.get("shortest_edge", settings.get("min_pixels", LEAST))
+    most = size.get("longest_edge", settings.get("max_pixels", MOST))
+    if not all(isinstance(n, int) and 0 < n <= 1 << 28 for n in (least, most)) or least > most:
+        raise BadFile(homes[0], "preprocessor_config.json has no sound limits of pixels (size)")
+    return least, most
 
 
 def fit_pixels(size: Size, least: int, most: int, factor: int = TOKEN) -> Size:

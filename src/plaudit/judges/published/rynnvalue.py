@@ -23,7 +23,7 @@ from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root, brief, read_json_object
 from plaudit.judges.published.clip import Clip
 from plaudit.judges.published.config import RynnValueConfig
-from plaudit.judges.published.frames import even_frames, fit_pixels, shrink_longest
+from plaudit.judges.published.frames import even_frames, fit_pixels, pixel_limits, shrink_longest
 from plaudit.judges.published.judge import Picture, Reader
 from plaudit.judges.published.tree import Query
 from plaudit.judges.published.weights import PublishedModel, load_published
@@ -34,7 +34,6 @@ from plaudit.types import FloatArray
 DELTA_QUESTION = "Question: For each frame after the first, what is the time delta from the previous frame?"
 VALUE_QUESTION = "Question: Estimate the minimum remaining time in seconds until the agent completes the task."
 LONGEST = 640  # pixels, upstream
-LEAST, MOST = 65536, 16777216  # pixels of a frame, where preprocessor_config.json says nothing
 STYLE = "interleaved_history"
 _ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu, "tanh": torch.tanh, "leaky_relu": F.leaky_relu}
 
@@ -69,7 +68,7 @@ class RynnValueReader(Reader):
         attention = described.get("attn_implementation", "pred_slot_isolated_eager")
         self.isolated = (self.value, self.relative) if attention == "pred_slot_isolated_eager" else ()
         self.cut_after = self.value
-        self.least, self.most = _pixel_limits(folder, config.base)
+        self.least, self.most = pixel_limits(folder, config.base)
         self.centers, self.symlog = _bins(folder, described.get("value_tokenizer_config"))
         self.centers = self.centers.to(self.model.model.device)
         self._heads = [self._load_head(name) for name in self._head_names()] if heads else [self._rows_of_words()]
@@ -235,19 +234,6 @@ def _about(config: RynnValueConfig, uses: bool) -> list[str]:
             f"{config.model} was trained without descriptions of robot and camera; leave out robot and view"
         )
     return [" ".join(said)] if said else []
-
-
-def _pixel_limits(folder: Path, base: str) -> tuple[int, int]:
-    """Pixels that a frame has at least and at most."""
-    homes = [one for one in (folder, *([Path(base)] if base else [])) if (one / "preprocessor_config.json").is_file()]
-    settings = read_json_object(homes[0] / "preprocessor_config.json", Root(homes[0])) if homes else {}
-    given = settings.get("size")
-    size: dict[str, Any] = given if isinstance(given, dict) else {}
-    least = size.get("shortest_edge", settings.get("min_pixels", LEAST))
-    most = size.get("longest_edge", settings.get("max_pixels", MOST))
-    if not all(isinstance(n, int) and 0 < n <= 1 << 28 for n in (least, most)) or least > most:
-        raise BadFile(homes[0], "preprocessor_config.json has no sound limits of pixels (size)")
-    return least, most
 
 
 def _bins(folder: Path, settings: Any) -> tuple[Tensor, bool]:

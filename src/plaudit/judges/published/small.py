@@ -133,21 +133,25 @@ def normalize(frames: ByteArray, mean: Sequence[float], std: Sequence[float]) ->
     return (values - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
 
 
-class SmallModel(ABC):
-    """A network over frozen features, of one published kind."""
+class EpisodeModel(ABC):
+    """A model that is asked about one episode at a time."""
 
     warnings: tuple[str, ...] = ()
     layout: str  # of its files
-    fingerprint: str  # of the weights of the network and of its encoders
+    fingerprint: str  # of all weights that it uses
     parts: ClassVar[tuple[str, ...]]  # keys of the config that change the scores
-
-    def __init__(self, config: Any):
-        self.config, self.device = config, resolve_device(config.device)
-        self._texts: dict[str, Tensor] = {}
 
     @abstractmethod
     def progress(self, clip: Clip, episode: Episode) -> FloatArray:
         """[F] progress from 0 to 1 of the frames that are scored."""
+
+
+class SmallModel(EpisodeModel):
+    """A network over frozen features, of one published kind."""
+
+    def __init__(self, config: Any):
+        self.config, self.device = config, resolve_device(config.device)
+        self._texts: dict[str, Tensor] = {}
 
     @abstractmethod
     def encode_text(self, text: str) -> Tensor:
@@ -175,7 +179,7 @@ class SmallJudge:
 
     trained_on = ""
 
-    def __init__(self, config: PublishedConfig, model: SmallModel):
+    def __init__(self, config: PublishedConfig, model: EpisodeModel):
         self.config, self.model, self.rule = config, model, config.resolved().rule
         self.warnings = model.warnings
         self.uncalibrated, self.id, self._calibration = identify(config, model.parts, model.layout, model.fingerprint)

@@ -142,21 +142,25 @@ class RoboRewardReader(VideoReader):
     @torch.no_grad()
     def generate(self, engine: TreeEngine, query: Query, clips: Any) -> str:
         """The likeliest text after one prompt, by transformers' own forward."""
-        tokenizer, model = self.model.tokenizer, self.model.model
         inputs = video_inputs(engine, query, clips)
-        written = model.generate(
-            **inputs,
-            generation_config=type(model.generation_config)(
-                max_new_tokens=self.config.max_new_tokens,
-                do_sample=False,
-                eos_token_id=tokenizer.eos_token_id,
-                pad_token_id=tokenizer.pad_token_id,
-            ),
-        )
-        return tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        return generate(self.model.model, self.model.tokenizer, inputs, self.config.max_new_tokens)
 
     def scores(self, values: FloatArray) -> tuple[FloatArray, FloatArray | None, str]:
         return ((values[:, 0] - 1) / 4).clip(0, 1), None, ""
+
+
+def generate(model: Any, tokenizer: Any, inputs: dict[str, Tensor], max_new_tokens: int) -> str:
+    """The likeliest text after one prompt, by transformers' own forward."""
+    written = model.generate(
+        **inputs,
+        generation_config=type(model.generation_config)(
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        ),
+    )
+    return tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
 def parse_score(text: str) -> int:
