@@ -130,8 +130,9 @@ class Qwen3VLBackend(LocalBackend):
             return self._transformers_forward(batch)
         ids, positions, answers = pad_batch([packed.layout for packed in batch])
         features, places = self.encode_images(batch, ids.shape[1])
-        chat = (self._to_device(part) for part in (ids, positions, places))
-        return self.decoder.yes_minus_no(self.decoder.read(*chat, features, self._to_device(answers)))
+        tokens, at = self._to_device(ids), self._to_device(positions)
+        read = self.decoder.read(tokens, at, self._to_device(places), features, self._to_device(answers))
+        return self.decoder.yes_minus_no(read)
 
     def _transformers_forward(self, batch: Sequence[PackedEpisode]) -> Tensor:
         """The same by transformers, one episode after the other."""
