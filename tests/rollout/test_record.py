@@ -22,6 +22,7 @@ from plaudit.rollout.operator import OperatorConfig, OperatorKeys
 from plaudit.rollout.teleop import BUTTON, EVENT, SHARED_KEYS, KeyboardConfig
 from plaudit.types import HUMAN, EnvSpec
 from pty_process import PtyProcess
+from waiting import stretch
 
 WORDS = ("--env", "lift", "--countdown", "0", "--steps", "2000", "robot.env.obs=state")
 
@@ -36,14 +37,14 @@ def test_episodes_are_driven_by_keys_marked_discarded_and_continued(tmp_path):
         run.expect("note: no live view of the cameras: sim has no cameras", "scene ready?")
         run.press(" ")
         run.expect("running")
-        time.sleep(1)  # until the first step: keys before it move nothing
+        time.sleep(stretch(1))  # until the first step: keys before it move nothing
         run.press("bi")  # close the gripper, and forward
-        time.sleep(1)  # the keys are released meanwhile
+        time.sleep(stretch(1))  # the keys are released meanwhile
         run.press("s")
         run.expect("the episode was marked as a success", "episode 0", "1 to go", "scene ready?")
         run.press(" ")
         run.expect("running")
-        time.sleep(1)
+        time.sleep(stretch(1))
         run.press("d")
         run.expect("discarded, kept as episode 0 of", "scene ready?")
         run.press("q")
@@ -58,7 +59,7 @@ def test_episodes_are_driven_by_keys_marked_discarded_and_continued(tmp_path):
         run.expect("demos has 1 of 2 episodes", "scene ready?")
         run.press(" ")
         run.expect("running")
-        time.sleep(1)
+        time.sleep(stretch(1))
         run.press("f")
         run.expect("demos: 2 of 2 episodes")
         assert run.wait() == 0
@@ -136,9 +137,9 @@ def test_a_person_corrects_a_policy_by_the_keys_of_demonstrations(horizon, tmp_p
         run.expect("key pairs, one per action dimension: ik jl um nb", "scene ready?")
         run.press(" ")
         run.expect("running")
-        time.sleep(0.5)  # the policy acts
+        time.sleep(stretch(0.5))  # the policy acts
         run.press("uu")
-        time.sleep(1)  # up, until the policy acts again
+        time.sleep(stretch(1))  # up, until the policy acts again
         run.press("s")
         run.expect("the episode was marked as a success", "demos: 1 of 1 episodes")
         assert run.wait() == 0
@@ -156,9 +157,9 @@ def test_the_keyboard_moves_where_the_operator_has_a_gamepad(tmp_path):
             run.expect("scene ready?")
             buttons.write(EVENT.pack(0, 1, BUTTON, 7))  # start
             run.expect("running")
-            time.sleep(1)
+            time.sleep(stretch(1))
             run.press("u")
-            time.sleep(1)
+            time.sleep(stretch(1))
             buttons.write(EVENT.pack(0, 1, BUTTON, 0))  # success
             run.expect("demos: 1 of 1 episodes")
     (episode,) = [episode for _, episode in Store.open(tmp_path / "demos")]
