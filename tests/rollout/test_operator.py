@@ -31,7 +31,7 @@ from plaudit.rollout.operator import (
 from plaudit.rollout.recording import discarded_folder
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.run import RecordedEpisode, record_episodes
-from plaudit.rollout.teleop import AXIS, BUTTON, EVENT, KeyboardConfig
+from plaudit.rollout.teleop import AXIS, BUTTON, EVENT, SHARED_KEYS, KeyboardConfig
 from pty_process import PtyProcess
 from puppet import CounterConfig, Puppet, PuppetConfig, WalkerConfig, lines
 from twins import robot_config
@@ -273,6 +273,14 @@ def test_single_keys_are_commands_and_the_terminal_is_left_as_it_was(keyboard):
         os.write(keyboard, b" zGfQ")
         wait_until(lambda: len(sent) == 4)
     assert sent == ["start", "success", "failure", "stop"] and echoes()
+
+
+def test_a_keyboard_that_teleoperates_gets_all_keys_but_commands_and_the_space_bar(keyboard):
+    sent, taken = list[str](), list[str]()
+    with SHARED_KEYS.shared(), listen_at_terminal(OperatorConfig(), sent.append):
+        os.write(keyboard, b"i sj")
+        wait_until(lambda: taken.append(SHARED_KEYS.take()) or "".join(taken) == "i j")
+    assert sent == ["start", "success"]
 
 
 def test_a_gamepads_buttons_are_commands_and_a_robot_pauses_when_it_is_unplugged(tmp_path, capfd):

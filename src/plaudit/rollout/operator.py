@@ -382,8 +382,8 @@ def listen_at_terminal(config: OperatorConfig, send: Send) -> Iterator[None]:
         for key in keys:
             if key in commands:
                 send(commands[key])
-        if SHARED_KEYS.in_use:
-            SHARED_KEYS.put("".join(key for key in keys if key not in commands))
+        if SHARED_KEYS.in_use:  # the start key too: in an episode, it takes control without moving
+            SHARED_KEYS.put("".join(key for key in keys if commands.get(key) in (None, OperatorCommand.START)))
 
     before = termios.tcgetattr(terminal)
     tty.setcbreak(terminal, termios.TCSANOW)
