@@ -1,6 +1,7 @@
 """Several judges on the same episodes: who is better, where they differ, and two baselines that must fail."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,7 +34,9 @@ def entries(store):
     targets = {i: store.ledger.labels(i).targets for i in store.ids}
     judges = {kind: PushJudgeConfig(kind=kind) for kind in ("weak", "good")}
     judges |= {one.kind: one for one in baselines(targets)}
-    return rank_entries([enter(store, name, config, SOURCES, store.ids) for name, config in judges.items()])
+    return rank_entries(
+        [enter(store, name, config, SOURCES, store.ids, store.folder.parent / name) for name, config in judges.items()]
+    )
 
 
 def test_the_best_judge_is_first_and_the_baselines_fail(entries):
@@ -86,7 +89,7 @@ def test_scores_within_an_episode_are_not_compared(store, monkeypatch):
     scaled = {SUCCESS: Signal("scaled", unit="fraction", scope="episode")}
     monkeypatch.setattr(TopRewardConfig, "signals", property(lambda _: scaled))
     with pytest.raises(JudgeError, match="Episodes cannot be compared by such scores"):
-        enter(store, "topreward", TopRewardConfig(), SOURCES, store.ids)
+        enter(store, "topreward", TopRewardConfig(), SOURCES, store.ids, Path("scores"))
 
 
 def test_baselines_that_pass_make_the_arena_worthless(entries):

@@ -15,6 +15,7 @@ from plaudit.judges.calibration import (
     cross_validate,
     fit_platt,
     fit_rule,
+    folds,
     logit,
     make_record,
 )
@@ -97,6 +98,22 @@ def test_each_episode_is_asked_about_once_and_failures_are_told(tmp_path):
     said, failed = score_episodes(store, judge, load_reference_labels(store, ("human",)))
     assert judge.asked == 9 and list(failed) == [silent]
     assert {len(one.success_prob) for one in said} == {STEPS}  # without the repeated frame
+
+
+def test_frames_without_a_reference_label_keep_their_place_among_the_others(tmp_path):
+    store = bright_store(tmp_path / "s", 3, 3)
+    targets = load_reference_labels(store, ("human",))
+    targets[0][2:] = np.nan
+    predictions, _ = score_episodes(store, BrightnessConfig().build(), targets)
+    assert [len(one.success_prob) for one in predictions] == [STEPS + 1] * 6
+    assert predictions[0].has_target.sum() == 2 and DecisionRule().episode_score(predictions[0].success_prob) > 0.9
+
+
+def test_every_fold_leaves_failures_to_the_others():
+    succeeding = [EpisodePrediction(np.ones(2), np.ones(2), n) for n in range(12)]  # labeled where they succeed
+    both = [EpisodePrediction(np.array([0, 1]), np.array([0, 1]), 12 + n) for n in range(3)]
+    for others, held_out in folds([*succeeding, *both]):
+        assert any((one.target == 0).any() for one in others) and held_out
 
 
 def test_one_kind_of_episode_is_not_enough():

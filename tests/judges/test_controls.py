@@ -5,10 +5,9 @@ import pytest
 
 from conftest import counting_episode
 from plaudit.errors import ContractError, JudgeError
-from plaudit.judges.certificate import ControlResult
+from plaudit.judges.certificate import ControlResult, failed_controls
 from plaudit.judges.controls import (
     blank_images,
-    failed_controls,
     frozen_frame,
     run_controls,
     time_reversed,

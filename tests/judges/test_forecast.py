@@ -60,9 +60,7 @@ def test_what_cannot_be_measured_is_none_and_the_rest_is_kept_in_json():
     failures = [EpisodePrediction(np.zeros(FRAMES), np.zeros(FRAMES), number) for number in range(5)]
     forecast = make_forecast(failures, RULE, why_not="the encoder was trained")
     assert forecast.figures["recall"] == NOT_MEASURED and forecast.figures["fpr"].value == 0
-    assert forecast.describe() == (
-        "measured on 5 test episodes alone, and so with wide intervals: the encoder was trained"
-    )
+    assert forecast.describe() == ("measured on 5 test episodes, so the intervals are wide: the encoder was trained")
     assert Forecast.model_validate_json(forecast.model_dump_json()) == forecast
 
 

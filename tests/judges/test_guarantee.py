@@ -89,7 +89,7 @@ def test_with_enough_episodes_the_proven_threshold_is_in_use():
     chosen, promise = guaranteed_threshold(known, 0.02, CONFIDENCE)
     assert promise.kept and chosen.value == promise.threshold
     assert chosen.value > choose_threshold(known, 0.02).value
-    assert "guaranteed for new episodes, with 90% confidence" in promise.describe()
+    assert "is guaranteed for new episodes, with 90% confidence" in promise.describe()
 
 
 def test_no_threshold_is_proven_that_would_not_be_used():
@@ -121,5 +121,5 @@ def test_what_others_showed_of_the_threshold_is_said():
         episode_losses(failures(np.random.default_rng(1), 9), 0.9)
     )
     assert promise.bound_episodes == 9 and promise.bound is not None and 0.1 < promise.bound < 0.5
-    assert "9 episodes that did not choose it bound its rate to" in promise.describe()
+    assert "9 episodes that did not choose the threshold bound its rate to" in promise.describe()
     assert Guarantee.model_validate_json(promise.model_dump_json()) == promise

@@ -61,7 +61,7 @@ def test_ood_episodes_are_measured_and_told(bright):
     assert found.metrics.episodes == 6  # also those that it withholds
     (note,) = found.notes
     assert (
-        note.startswith("2 of 6 episodes are out of distribution")
+        note.startswith("The judge flags 2 of 6 episodes as out of distribution")
         and "2 of its 3 wrong episodes are among them" in note
     )
 

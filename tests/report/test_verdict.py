@@ -21,6 +21,7 @@ from plaudit.report.run_data import RunData
 from plaudit.report.verdict import (
     Verdict,
     calibration_verdict,
+    format_frames_interval,
     judge_verdict,
     policy_verdict,
     progress_verdict,
@@ -130,6 +131,11 @@ def test_a_page_and_a_terminal_show_the_same_three_lines_first():
     with (console := Console(width=200)).capture() as shown:
         console.print(verdict)
     assert shown.get().splitlines() == ["result: Usable.", "why: It is good.", "next: Go on: plaudit env list"]
+
+
+def test_long_errors_are_written_out():
+    assert format_frames_interval(Interval(1.0, 0.0, 1234.5)) == "1 frame (0 to 1,234)"
+    assert format_frames_interval(Interval(2.5, 0.333333, math.inf)) == "2.5 frames (0.333 or more)"
 
 
 def test_a_page_has_no_script_and_loads_nothing():

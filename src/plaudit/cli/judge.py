@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,7 +16,6 @@ from plaudit.cli.label import (
     JudgeFile,
     Model,
     Words,
-    check_output_path,
     load_judge,
     named_store,
     report_failures,
@@ -74,13 +73,15 @@ def eval_(
     Writes report.html with the largest errors, and the metrics as JSON. A judge that predicts success on a negative
     control fails its checks. Episodes that were used to train the judge or to choose its threshold are left out.
     """
+    from plaudit.data.transfer import check_new
     from plaudit.judges import evaluation
     from plaudit.report import judge as report
 
     folder, overrides = named_store(words)
     if (name == "ledger") != (source is not None):
         raise DataError("--judge ledger and --source go together: --judge ledger --source human")
-    check_output_path(output_dir)
+    if output_dir is not None:
+        check_new(output_dir, option="--output-dir")
     if source is not None and any((config, model, decode, overrides, include_training)):
         raise DataError(
             "--judge ledger only reads labels: leave out --config, --model, --decode, --include-training, keys"
@@ -347,7 +348,17 @@ def serve_(
     make_server(app).run(sockets=[listening])
 
 
-ARENAS = Path("runs/judge_arena")
+ARENAS, EXAMS = Path("runs/judge_arena"), Path("runs/judge_exam")
+
+
+def _score_files(names: Sequence[str], target: Path) -> list[Path]:
+    """Where the scores of each judge are kept until the folder `target` is written, to resume from."""
+    return [target.parent / f".{re.sub(r'[^.a-zA-Z0-9_-]', '_', name)}.scores" for name in names]
+
+
+def _named_progress(name: str) -> Callable[[str], Any]:
+    """Progress bars of one judge of several."""
+    return lambda what: progress(f"{name}: {what}")
 
 
 @command(judge, "arena", reads_config=True)
@@ -369,6 +380,7 @@ def arena_(
     """
     from dataclasses import replace
 
+    from plaudit.data.transfer import check_new
     from plaudit.judges import arena
     from plaudit.judges.config import load_named_judge
     from plaudit.judges.evaluation import load_reference_labels, resolve_reference
@@ -376,25 +388,22 @@ def arena_(
     from plaudit.report.verdict import exam_verdict
 
     check_episodes(folder)
-    check_output_path(output_dir)
+    if output_dir is not None:
+        check_new(output_dir, option="--output-dir")
     split = [word.split(",") for word in judges]
-    names = arena.named_apart(judges)
     configs = [load_named_judge(word, keys).model_copy(update={"force": True}) for word, *keys in split]
     store = open_episodes(folder)
     asked, ids = split_names(reference), chosen_ids(store, episodes)
-    targets = load_reference_labels(store, resolve_reference(asked, ""), ids)
-    looks_at_nothing = arena.baselines(targets)
-    contenders = [*zip(names, configs, strict=True), *((one.kind, one) for one in looks_at_nothing)]
+    looks_at_nothing = arena.baselines(load_reference_labels(store, resolve_reference(asked, ""), ids))
+    names = arena.named_apart([*judges, *(one.kind for one in looks_at_nothing)])
+    kept = _score_files(names, output_dir or ARENAS / folder.name)
     entries: list[arena.Entry] = []
     failed: dict[str, str] = {}
-    kept_in = ARENAS if output_dir is None else output_dir.parent
-    kept = {name: kept_in / f".{re.sub(r'[^.a-zA-Z0-9_-]', '_', name)}.scores" for name, _ in contenders}
-    for name, config in contenders:
-        options: dict[str, Any] = {"kept": kept[name], "wrong_task": wrong_task}
-        options["progress"] = lambda what, name=name: progress(f"{name}: {what}")
+    for name, config, file in zip(names, [*configs, *looks_at_nothing], kept, strict=True):
+        options: dict[str, Any] = {"wrong_task": wrong_task, "progress": _named_progress(name)}
         try:
             sources = resolve_reference(asked, str(getattr(config, "type", name)))
-            entries.append(arena.enter(store, name, config, sources, ids, **options))
+            entries.append(arena.enter(store, name, config, sources, ids, file, **options))
         except KeyboardInterrupt:
             stop("interrupted; the scores so far are kept, run the same command to resume")
         except (JudgeError, DataError) as error:
@@ -414,7 +423,7 @@ def arena_(
     target = output_dir or free_path(ARENAS, folder.name)
     pairs, frames = arena.pairwise_wins(ranked), arena.disagreements(store, ranked)
     save_arena(target, ranked, pairs, frames, failed, verdict)
-    for path in kept.values():
+    for path in kept:
         path.unlink(missing_ok=True)
     out.print(verdict)
     out.print(exam_table([entry.certificate for entry in ranked]))
@@ -425,9 +434,6 @@ def arena_(
     out.print(f"see {target / 'report.html'}; the figures are in {target / 'arena.json'}")
     if failed:
         raise typer.Exit(1)
-
-
-EXAMS = Path("runs/judge_exam")
 
 
 @command(judge, "exam", reads_config=True)
@@ -449,10 +455,12 @@ def exam_(
     report.html, and a certificate next to each judge, where 'train', 'online' and 'label' look for it. Ctrl-C keeps the
     scores so far, and the same command resumes. Returns 1 when a judge does not pass.
     """
+    from plaudit.data.transfer import check_new
+    from plaudit.judges.arena import named_apart
     from plaudit.judges.certificate import certificate_beside, load_certificate
     from plaudit.judges.config import judge_warnings, load_named_judge
     from plaudit.judges.evaluation import resolve_reference, unseen_reference
-    from plaudit.judges.exam import check_data, examine, rank
+    from plaudit.judges.exam import KeepingJudge, check_data, examine, rank
     from plaudit.report.exam import exam_table, save_exam
     from plaudit.report.verdict import exam_verdict
 
@@ -461,17 +469,16 @@ def exam_(
     if not judges:
         raise DataError("name a judge, or several, and then a store: plaudit judge exam runs/reward_model episodes")
     check_episodes(Path(folder))
-    check_output_path(output_dir)
+    if output_dir is not None:
+        check_new(output_dir, option="--output-dir")
     configs = [load_named_judge(word, overrides).model_copy(update={"force": True}) for word in judges]
     store = open_episodes(Path(folder))
     asked, ids = split_names(reference), chosen_ids(store, episodes)
     other = None if other_task is None else open_episodes(other_task)
-    # The last part of each name, or all of it where two are alike.
-    short = [Path(word).stem if Path(word).is_file() else Path(word).name for word in judges]
-    names = [word if short.count(one) > 1 or not one else one for one, word in zip(short, judges)]
+    names = named_apart(judges)
+    kept = _score_files(names, output_dir or EXAMS / "exam")
     results: list[tuple[Certificate, JudgeEvaluation]] = []
-    scores: list[Path] = []  # of judges whose exam may be interrupted
-    for word, name, config in zip(judges, names, configs, strict=True):
+    for word, name, config, file in zip(judges, names, configs, kept, strict=True):
         built = config.build()
         sources = resolve_reference(asked, built.id.source)
         if check:
@@ -482,12 +489,10 @@ def exam_(
             out.print(f"{path} is of this judge and this data; {certificate.line}")
             continue
         tell("warning", *(f"{name}: {sentence}" for sentence in judge_warnings(config, built)))
-        kept_in = EXAMS if output_dir is None else output_dir.parent
-        scores.append(kept_in / f".{re.sub(r'[^.a-zA-Z0-9_-]', '_', name)}.scores")
-        options: dict[str, Any] = {"name": name, "other_task": other, "wrong_task": wrong_task, "kept": scores[-1]}
-        options["progress"] = lambda what, name=name: progress(f"{name}: {what}")
+        options: dict[str, Any] = {"name": name, "other_task": other, "wrong_task": wrong_task}
+        options["progress"] = _named_progress(name)
         try:
-            results.append(examine(store, config, built, sources, ids, **options))
+            results.append(examine(store, config, KeepingJudge(built, file), sources, ids, **options))
         except KeyboardInterrupt:
             stop("interrupted; the scores so far are kept, run the same command to resume")
         except JudgeError as error:
@@ -499,8 +504,8 @@ def exam_(
     target = output_dir or free_path(EXAMS, title)
     verdict = exam_verdict([one for one, _ in results], dict(zip(names, judges, strict=True)), folder)
     save_exam(target, results, verdict)
-    for path in scores:
-        path.unlink(missing_ok=True)  # a judge may be named twice
+    for path in kept:
+        path.unlink(missing_ok=True)
     out.print(verdict)
     out.print(exam_table([certificate for certificate, _ in results]))
     placed = {name: Path(word) for name, word in zip(names, judges) if Path(word).exists() and not overrides}
@@ -547,13 +552,14 @@ def tune_(
     """
     with starting():
         from plaudit.config import parse
+        from plaudit.data.transfer import check_new
         from plaudit.judges.config import load_judge_config
         from plaudit.judges.epochs import TrainingInterrupted
         from plaudit.judges.vlm.config import VlmJudgeConfig
         from plaudit.judges.vlm.tune import TuneConfig
-        from plaudit.training.reward_model import check_output_path, tune_and_save, tune_verdict, work_folder
+        from plaudit.training.reward_model import tune_and_save, tune_verdict, work_folder
 
-    check_output_path(output_dir, "--output-dir")
+    check_new(output_dir, option="--output-dir")
     folder, overrides = named_store(words)
     judge = load_judge_config(config, "vlm", {"model": model}, overrides)
     assert isinstance(judge, VlmJudgeConfig)

@@ -313,10 +313,11 @@ def export_dataset(
         return writer(format)(folder, items, options or WriteOptions(), progress)
 
 
-def check_new(target: Path, *sources: Path) -> None:
-    """Refuse a target that is not empty, or lies within one of `sources` or around it."""
+def check_new(target: Path, *sources: Path, option: str = "") -> None:
+    """Refuse a target that is not empty, or lies within one of `sources` or around it. option: that names the target"""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise TargetNotEmpty(f"{target} holds something already; nothing was written, name a new folder")
+        how = f"name another with {option}" if option else "name a new folder"
+        raise TargetNotEmpty(f"{target} holds something already; nothing was written, {how}")
     above = next(folder for folder in target.absolute().parents if folder.exists())
     if not above.is_dir():
         raise DataError(f"{target} cannot be made, since {above.name} is a file; nothing was written")

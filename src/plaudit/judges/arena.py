@@ -8,8 +8,7 @@ Every judge takes the exam (exam.py) on the same episodes: metrics with interval
 a constant take it too: a figure that a clock reaches says nothing about a judge that looks, and both must fail.
 """
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,17 +17,16 @@ import numpy as np
 
 from plaudit.config import Fraction, PositiveFloat
 from plaudit.data.store import Store
-from plaudit.errors import JudgeError, PlauditError
+from plaudit.errors import JudgeError
 from plaudit.judges import stats
 from plaudit.judges.certificate import Certificate
 from plaudit.judges.config import JudgeConfig, check_compared
 from plaudit.judges.evaluation import JudgeEvaluation, frame_prediction
-from plaudit.judges.exam import examine
+from plaudit.judges.exam import KeepingJudge, examine, rank
 from plaudit.judges.metrics import EpisodePrediction, FramePrediction, nan_to_none
 from plaudit.judges.stats import Interval
-from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule
-from plaudit.types import AnyArray, Episode, FloatArray, JudgeId, ProgressFn, Scores
+from plaudit.types import AnyArray, Episode, FloatArray, JudgeId, Scores
 
 GALLERY = 8  # frames with the largest disagreement
 
@@ -70,23 +68,6 @@ def baselines(targets: Mapping[int, FloatArray]) -> list[BaselineConfig]:
     return [BaselineConfig(kind="clock", onset=max(onset, 0.5)), BaselineConfig(kind="constant")]
 
 
-class TimedJudge:
-    """A `Judge`, and the time that it takes."""
-
-    def __init__(self, judge: Judge):
-        self.judge, self.id, self.rule = judge, judge.id, judge.rule
-        self.trained_on: str | None = getattr(judge, "trained_on", "")
-        self.seconds, self.episodes, self.frames = 0.0, 0, 0
-
-    def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError | None]:
-        begun = time.perf_counter()
-        answers = self.judge.score(episodes)
-        self.seconds += time.perf_counter() - begun
-        self.episodes += len(episodes)
-        self.frames += sum(episode.steps + 1 for episode in episodes)
-        return answers
-
-
 @dataclass(frozen=True, eq=False)
 class Entry:
     """One judge and its results."""
@@ -126,23 +107,18 @@ class Entry:
 
 
 def enter(
-    store: Store,
-    name: str,
-    config: JudgeConfig,
-    sources: Sequence[str],
-    ids: Sequence[int],
-    *,
-    kept: Path | None = None,
-    wrong_task: str | None = None,
-    progress: Callable[[str], ProgressFn] = lambda _: iter,
+    store: Store, name: str, config: JudgeConfig, sources: Sequence[str], ids: Sequence[int], kept: Path, **options: Any
 ) -> Entry:
-    """Build a judge and examine it. kept: a file for its scores, from which the same call resumes"""
+    """Build a judge and examine it.
+
+    kept: a file for its scores, from which the same call resumes
+    options: of `examine`
+    """
     check_compared(config)
-    timed = TimedJudge(config.build_with_progress())
-    options: dict[str, Any] = {"name": name, "kept": kept, "wrong_task": wrong_task, "progress": progress}
-    certificate, evaluation = examine(store, config, timed, sources, ids, **options)
-    seconds = timed.seconds / timed.episodes if timed.episodes else np.nan
-    rate = timed.frames / timed.seconds if timed.seconds else np.nan
+    judge = KeepingJudge(config.build_with_progress(), kept)
+    certificate, evaluation = examine(store, config, judge, sources, ids, name=name, **options)
+    seconds = judge.seconds / judge.episodes if judge.episodes else np.nan
+    rate = judge.frames / judge.seconds if judge.episodes else np.nan
     return Entry(name, config, certificate, evaluation, seconds, rate, isinstance(config, BaselineConfig))
 
 
@@ -197,7 +173,7 @@ def pairwise_wins(entries: Sequence[Entry]) -> list[PairwiseWins]:
     return wins
 
 
-def disagreements(store: Store, entries: Sequence[Entry], most: int = GALLERY) -> list[Disagreement]:
+def disagreements(store: Store, entries: Sequence[Entry]) -> list[Disagreement]:
     """The frames on which judges differ most, one of an episode. Baselines count only where there is one judge."""
     own = [entry for entry in entries if not entry.baseline]
     shown = own if len(own) > 1 else list(entries)
@@ -208,25 +184,19 @@ def disagreements(store: Store, entries: Sequence[Entry], most: int = GALLERY) -
         probs = np.stack([one[episode_id].success_prob for one in predictions.values()])
         spread = probs.max(0) - probs.min(0)
         places.append((float(spread.max()), episode_id, int(spread.argmax())))
-    found = []
-    for spread, episode_id, frame in sorted(places, reverse=True)[:most]:
+    chosen = []
+    for spread, episode_id, frame in sorted(places, reverse=True)[:GALLERY]:
         if spread < 0.05:
             break
         probs = {name: float(one[episode_id].success_prob[frame]) for name, one in predictions.items()}
         first: EpisodePrediction = next(iter(predictions.values()))[episode_id]
-        found.append(Disagreement(frame_prediction(store.episode(episode_id), first, frame), probs))
-    return found
+        chosen.append(Disagreement(frame_prediction(store.episode(episode_id), first, frame), probs))
+    return chosen
 
 
 def rank_entries(entries: Sequence[Entry]) -> list[Entry]:
-    """The best first: passed, then frames of the same number, then all frames; baselines last."""
-
-    def key(entry: Entry) -> tuple[bool, bool, float, float]:
-        same, every = (entry.certificate.figures[name].value for name in ("same_time_roc_auc", "frame_roc_auc"))
-        order = [-float(np.nan_to_num(value, nan=-1.0)) for value in (same, every)]
-        return entry.baseline, not entry.certificate.passed, order[0], order[1]
-
-    return sorted(entries, key=key)
+    """The best first, baselines last."""
+    return sorted(entries, key=lambda entry: (entry.baseline, *rank(entry.certificate)))
 
 
 def check_baselines(entries: Sequence[Entry]) -> None:

@@ -12,6 +12,7 @@ import hashlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, Self
 
 import numpy as np
@@ -341,14 +342,13 @@ def by_others_thresholds(
 def folds(
     episodes: Sequence[EpisodePrediction], seed: int = 0
 ) -> list[tuple[list[EpisodePrediction], list[EpisodePrediction]]]:
-    """(the others, held out) of each fold: dealt by episode, successes and failures alike."""
+    """(the others, held out) of each fold: dealt by episode, those with the same kinds of frames alike."""
     rng = np.random.default_rng(seed)
-    dealt: list[list[EpisodePrediction]] = [[] for _ in range(NUM_FOLDS)]
-    outcomes = [[one for one in episodes if (one.first_success is not None) == success] for success in (True, False)]
-    for number, one in enumerate(group[i] for group in outcomes for i in rng.permutation(len(group))):
-        dealt[number % NUM_FOLDS].append(one)
-    folds = [fold for fold in dealt if fold]
-    return [([one for other in folds if other is not fold for one in other], fold) for fold in folds]
+    shown = [((one.target == 1).any(), (one.target == 0).any()) for one in episodes]  # success, failure
+    groups = [np.flatnonzero([kinds == one for one in shown]) for kinds in product((True, False), repeat=2)]
+    ordered = [episodes[i] for group in groups for i in rng.permutation(group)]
+    held_out = [fold for number in range(NUM_FOLDS) if (fold := ordered[number::NUM_FOLDS])]
+    return [([one for other in held_out if other is not fold for one in other], fold) for fold in held_out]
 
 
 def make_record(

@@ -9,11 +9,12 @@ another judge, and needs another exam. A human and a simulator need none.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from plaudit.config import Config, Fraction, NonNegativeInt, PositiveInt
@@ -30,6 +31,7 @@ MAX_BYTES = 1 << 20
 AGAIN = "run plaudit judge exam again"
 MAX_FPR = 0.05  # of the frames of one control
 MIN_RECALL = 0.5  # of the episodes that succeed; the interval must reach it
+MIN_FAILURES = 3  # episodes that fail; failing frames of successful ones do not show how often it is fooled
 
 FIGURES: Mapping[str, str] = {
     "same_time_roc_auc": "ROC AUC, frames of the same number",  # 0.5 for a clock
@@ -74,6 +76,40 @@ class ControlResult(Config):
         return math.isnan(self.fpr.value) or self.fpr.value <= self.max_fpr
 
 
+def failed_controls(results: Sequence[ControlResult]) -> list[str]:
+    """A message for each control with too many false positives."""
+    return [
+        f"{r.name}: {r.fpr.value:.0%} of {r.frames:,} frames predicted a success, at most {r.max_fpr:.0%} may be"
+        for r in results
+        if not r.passed
+    ]
+
+
+# What a judge may use instead of what it sees, and what that means.
+CLOCK, CONSTANT = "clock-like", "constant"
+SHORTCUTS = {
+    CLOCK: "its values rise with time, whatever happens",
+    CONSTANT: "every frame gets nearly the same probability",
+}
+
+
+def find_problems(
+    data: "ExamData", figures: Mapping[str, Interval], controls: Sequence[ControlResult], shortcut: str
+) -> list[str]:
+    """Why a judge with these results does not pass; the first explains the others."""
+    problems = [f"it is {shortcut} ({SHORTCUTS[shortcut]})"] if shortcut else []
+    chance = [name for name in ("same_time_roc_auc", "frame_roc_auc") if figures[name].low <= 0.5]
+    if chance and not shortcut:
+        what, figure = FIGURES[chance[0]], figures[chance[0]]
+        problems.append(f"it is no better than chance ({what}: {figure.low:.2f} to {figure.high:.2f})")
+    if (recall := figures["recall"]).high < MIN_RECALL:
+        problems.append(f"it misses most successes ({FIGURES['recall']}: {recall.low:.2f} to {recall.high:.2f})")
+    problems += failed_controls(controls)
+    if (failures := data.episodes - data.successes) < MIN_FAILURES:
+        problems.append(f"only {failures} of {data.episodes} episodes fail; {MIN_FAILURES} show how often it is fooled")
+    return problems
+
+
 class ExamData(Config):
     """The data of an exam."""
 
@@ -100,7 +136,7 @@ class Certificate(Config):
     data: ExamData
     figures: Mapping[str, Interval]  # see FIGURES
     controls: tuple[ControlResult, ...]
-    shortcut: str = ""  # what it uses instead of the images: "clock-like" or "constant"
+    shortcut: Literal["", "clock-like", "constant"] = ""  # what it uses instead of the images
     problems: tuple[str, ...]  # why it did not pass
     notes: tuple[str, ...] = ()
 
@@ -116,19 +152,12 @@ class Certificate(Config):
         if self.data.successes > self.data.episodes:
             raise ValueError(f"{self.data.successes} of its {self.data.episodes} episodes succeed")
         # A certificate that names no problem must have none.
-        own_fpr = self.figures["fpr"].value
-        wrong = [f"the judge is {self.shortcut}"] if self.shortcut else []
+        own_fpr = np.nan_to_num(self.figures["fpr"].value)
         for control in self.controls:
-            allowed = MAX_FPR + (0 if control.recall is None or math.isnan(own_fpr) else own_fpr)
-            if not control.passed or control.max_fpr > allowed + 1e-9:
-                wrong.append(f"its control '{control.name}' failed")
-        for name in ("same_time_roc_auc", "frame_roc_auc"):
-            if self.figures[name].low <= 0.5:
-                wrong.append(f"its {FIGURES[name]} is no better than chance")
-        if self.figures["recall"].high < MIN_RECALL:
-            wrong.append("it misses most successes")
-        if wrong and not self.problems:
-            raise ValueError(f"it says that the judge passed, although {wrong[0]}")
+            if control.max_fpr > MAX_FPR + (0 if control.recall is None else own_fpr) + 1e-9:
+                raise ValueError(f"its control '{control.name}' has a limit of {control.max_fpr:.0%}")
+        if not self.problems and (problems := find_problems(self.data, self.figures, self.controls, self.shortcut)):
+            raise ValueError(f"it says that the judge passed, although {problems[0]}")
         return self
 
     @property

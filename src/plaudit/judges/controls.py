@@ -137,24 +137,19 @@ def control_makers(episodes: Labeled, task: str | None = None, seed: int = 0) ->
 
 
 def exam_makers(episodes: Labeled, task: str | None = None, other_task: Store | None = None) -> list[ControlMaker]:
-    """All controls of an exam: also the same episodes with changed images, and those of a store of another task."""
-    makers = [*control_makers(episodes, task), *shift_makers(episodes)]
+    """All controls of an exam: also the same episodes with changed images, in which what shows failure still does, and
+    episodes of a store of another task."""
+    makers, chosen = control_makers(episodes, task), choose_successes(episodes, np.random.default_rng(0))
+    cameras = sorted({camera for episode, _ in chosen for camera in episode.frames})
+    for camera in cameras if len(cameras) > 1 else []:  # with the only one dark, it is a blank
+        makers += [partial(_changed_images, f"{camera} dark", np.zeros_like, camera, *one) for one in chosen]
+    for name, change in SHIFTS.items():
+        makers += [partial(_changed_images, name, change, None, *one) for one in chosen]
     if other_task is not None:  # with this task's text, for a judge that uses it
         shown = None if task is None else episodes[0][0].task
         others = np.random.default_rng(0).permutation(list(other_task.ids))[:MAX_EPISODES].tolist()
         makers += [partial(another_task, other_task, i, shown) for i in others]
     return makers
-
-
-def shift_makers(episodes: Labeled) -> list[ControlMaker]:
-    """Of the same episodes as `control_makers`, with changed images: what shows failure still does."""
-    chosen = choose_successes(episodes, np.random.default_rng(0))
-    cameras = sorted({camera for episode, _ in chosen for camera in episode.frames})
-    dark = cameras if len(cameras) > 1 else []  # with the only one dark, it is a blank
-    makers = [
-        partial(_changed_images, f"{camera} dark", np.zeros_like, camera, *one) for camera in dark for one in chosen
-    ]
-    return [*makers, *(partial(_changed_images, name, SHIFTS[name], None, *one) for name in SHIFTS for one in chosen)]
 
 
 def choose_successes(episodes: Labeled, rng: np.random.Generator) -> Labeled:
@@ -163,15 +158,6 @@ def choose_successes(episodes: Labeled, rng: np.random.Generator) -> Labeled:
     if not usable:
         raise JudgeError(f"controls are made from episodes that succeed, and none of these {len(episodes)} does")
     return [usable[i] for i in np.sort(rng.permutation(len(usable))[:MAX_EPISODES])]
-
-
-def failed_controls(results: Sequence[ControlResult]) -> list[str]:
-    """A message for each control with too many false positives."""
-    return [
-        f"{r.name}: {r.fpr.value:.0%} of {r.frames:,} frames predicted a success, at most {r.max_fpr:.0%} may be"
-        for r in results
-        if not r.passed
-    ]
 
 
 # Each is made from an episode that succeeds, and is None where this one cannot be made into it.

@@ -26,7 +26,7 @@ import numpy as np
 from plaudit.data.episode_keys import Keys, episode_keys, unpack_keys
 from plaudit.data.store import Store
 from plaudit.errors import DataError, JudgeError
-from plaudit.judges.certificate import ControlResult
+from plaudit.judges.certificate import ControlResult, failed_controls
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig
 from plaudit.judges.controls import (
     UNRELATED_TASK,
@@ -35,7 +35,6 @@ from plaudit.judges.controls import (
     ScoredControl,
     control_makers,
     control_results,
-    failed_controls,
     score_controls,
 )
 from plaudit.judges.labeling import BATCH, batches, label_episodes, label_mapping, read_episodes
@@ -343,9 +342,8 @@ def compare_labels(
     if flagged := {i for i, one in labels.items() if one.ood}:
         wrong = {i for i, one in labels.items() if one.success_once != bool((targets[i] == 1).any())}
         notes.append(
-            f"{len(flagged)} of {len(labels)} episodes are out of distribution, by itself; "
-            f"{len(flagged & wrong)} of its {len(wrong)} wrong episodes are among them (ood=abstain leaves them "
-            "unlabeled)."
+            f"The judge flags {len(flagged)} of {len(labels)} episodes as out of distribution; {len(flagged & wrong)} "
+            f"of its {len(wrong)} wrong episodes are among them (ood=abstain leaves flagged episodes unlabeled)."
         )
     if metrics.success_frames in (0, metrics.frames):
         kind = "success" if metrics.success_frames else "failure"
@@ -379,12 +377,12 @@ def frame_prediction(
 def score_episodes(
     store: Store, judge: Judge, targets: Mapping[int, FloatArray], progress: ProgressFn = iter
 ) -> tuple[list[EpisodePrediction], dict[int, str]]:
-    """The judge's scores of the frames that have a target; and why it could not score other episodes."""
+    """The judge's scores of all frames that it scored; and why it could not score other episodes.
+
+    Frames without a target stay, because a rule looks at frames that follow each other.
+    """
     labels, failed = label_store(store, judge, list(targets), progress=progress)
     failed = {i: "there is no answer yet" for i in targets if i not in labels} | failed
-    predictions: list[EpisodePrediction] = []
-    for i, one in labels.items():
-        prob, target = release(one).frame_probs, targets[i]
-        labeled = ~np.isnan(target) & ~np.isnan(prob)
-        predictions.append(EpisodePrediction(prob[labeled], target[labeled], i))
-    return predictions, failed
+    probs = {i: release(one).frame_probs for i, one in labels.items()}
+    scored = {i: ~np.isnan(prob) for i, prob in probs.items()}
+    return [EpisodePrediction(prob[scored[i]], targets[i][scored[i]], i) for i, prob in probs.items()], failed

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from plaudit.errors import JudgeError, PlauditError
 from plaudit.files import MAX_LINES_BYTES
 from plaudit.judges import stats
 from plaudit.judges.calibration import MIN_EPISODES, count_classes
-from plaudit.judges.certificate import AGAIN, FIGURES, MIN_RECALL, Certificate, ExamData
+from plaudit.judges.certificate import AGAIN, CLOCK, CONSTANT, Certificate, ExamData, find_problems
 from plaudit.judges.config import JudgeConfig
 from plaudit.judges.controls import exam_makers
 from plaudit.judges.evaluation import JudgeEvaluation, control_task, evaluate_unseen, unseen_reference
@@ -43,7 +44,6 @@ from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, Episode, FloatArray, Labels, ProgressFn, Scores
 
-CLOCK, CONSTANT = "clock-like", "constant"
 BATCH = 2  # episodes that are scored before they are kept and counted on the screen
 MAX_STILL_ORDER = 0.2  # of the values on an episode that stands still
 RECALL = 0.95  # at which `fpr_at_95_recall` is measured
@@ -60,7 +60,6 @@ def examine(
     name: str,
     other_task: Store | None = None,
     wrong_task: str | None = None,
-    kept: Path | None = None,
     progress: Callable[[str], ProgressFn] = lambda _: iter,
 ) -> tuple[Certificate, JudgeEvaluation]:
     """The certificate of a judge, and the evaluation that it is made of.
@@ -68,14 +67,13 @@ def examine(
     sources, ids: whose reference labels, and of which episodes; those that the judge has seen are left out
     other_task: a store of episodes in which this task is never done
     wrong_task: for a judge that uses the task text, see `control_task`
-    kept: a file for the judge's scores, from which the same call resumes; None: an interruption loses them
     progress: description -> progress bar over items
     """
     reference = unseen_reference(store, config, judge, sources, ids, include=None)
     check_both_classes(store, reference.targets)
     evaluation = evaluate_unseen(
         store,
-        judge if kept is None else KeepingJudge(judge, kept),
+        judge,
         reference,
         sources,
         ids,
@@ -89,6 +87,19 @@ def examine(
     figures = exam_figures(evaluation, judge.rule)
     shortcut = _shortcut(evaluation, figures)
     num_episodes = evaluation.metrics.episodes
+    data = ExamData(
+        store=str(store.folder),
+        fingerprint=data_fingerprint(store, targets),
+        reference=tuple(sources),
+        episodes=num_episodes,
+        successes=sum(one.first_success is not None for one in evaluation.predictions),
+        frames=evaluation.metrics.frames,
+        num_left_out=reference.num_left_out + len(reference.targets) - num_episodes,
+    )
+    problems = find_problems(data, figures, evaluation.controls, shortcut)
+    if failed := evaluation.failed:
+        total, why = len(failed) + len(evaluation.labels), next(iter(failed.values()))
+        problems.append(f"it could not score {len(failed)} of {total} episodes: {why}")
     certificate = Certificate(
         date=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
         name=name,
@@ -96,19 +107,11 @@ def examine(
         fingerprint=judge.id.fingerprint,
         rule="" if judge.id.rule is None else judge.id.rule.model_dump_json(exclude_none=True),
         rule_text=judge.rule.describe(),
-        data=ExamData(
-            store=str(store.folder),
-            fingerprint=data_fingerprint(store, targets),
-            reference=tuple(sources),
-            episodes=num_episodes,
-            successes=sum(one.first_success is not None for one in evaluation.predictions),
-            frames=evaluation.metrics.frames,
-            num_left_out=reference.num_left_out + len(reference.targets) - num_episodes,
-        ),
+        data=data,
         figures=figures,
         controls=tuple(evaluation.controls),
         shortcut=shortcut,
-        problems=tuple(_problems(evaluation, shortcut, figures)),
+        problems=tuple(problems),
         notes=tuple(evaluation.notes),
     )
     return certificate, evaluation
@@ -244,10 +247,7 @@ def _calibration_error(predictions: Sequence[EpisodePrediction]) -> Interval:
     )
 
 
-# The decision
-
-
-def _shortcut(evaluation: JudgeEvaluation, figures: Mapping[str, Interval]) -> str:
+def _shortcut(evaluation: JudgeEvaluation, figures: Mapping[str, Interval]) -> Literal["", "clock-like", "constant"]:
     """What the judge uses instead of what it sees; "" if nothing indicates it."""
     scores = np.concatenate([one.success_prob[one.has_target] for one in evaluation.predictions])
     if np.ptp(scores) < _SAME:
@@ -258,25 +258,6 @@ def _shortcut(evaluation: JudgeEvaluation, figures: Mapping[str, Interval]) -> s
     return CLOCK if rises_alone or only_time else ""
 
 
-def _problems(evaluation: JudgeEvaluation, shortcut: str, figures: Mapping[str, Interval]) -> list[str]:
-    names = {
-        CLOCK: "it is clock-like (its values rise with time, whatever happens)",
-        CONSTANT: "it is constant (every frame gets nearly the same probability)",
-    }
-    chance = [name for name in ("same_time_roc_auc", "frame_roc_auc") if figures[name].low <= 0.5]
-    problems = [names[shortcut]] if shortcut else []
-    if chance and not shortcut:
-        what, figure = FIGURES[chance[0]], figures[chance[0]]
-        problems.append(f"it is no better than chance ({what}: {figure.low:.2f} to {figure.high:.2f})")
-    if (recall := figures["recall"]).high < MIN_RECALL:
-        problems.append(f"it misses most successes ({FIGURES['recall']}: {recall.low:.2f} to {recall.high:.2f})")
-    problems += evaluation.failed_controls
-    if failed := evaluation.failed:
-        total, why = len(failed) + len(evaluation.labels), next(iter(failed.values()))
-        problems.append(f"it could not score {len(failed)} of {total} episodes: {why}")
-    return problems
-
-
 # Resuming
 
 
@@ -284,12 +265,14 @@ class KeepingJudge:
     """A `Judge` whose scores are kept in a file, so that it scores each episode once over several runs.
 
     A score belongs to a judge and to the content of an episode. Errors and missing answers are not kept: the next run
-    tries these episodes again.
+    tries these episodes again. It also measures the time that the judge takes.
     """
 
     def __init__(self, judge: Judge, path: Path):
         """path: the file, created if it does not exist; one of another judge is replaced"""
         self.judge, self.id, self.rule, self._path = judge, judge.id, judge.rule, path
+        self.trained_on: str | None = getattr(judge, "trained_on", "")
+        self.seconds, self.episodes, self.frames = 0.0, 0, 0  # of what was scored in this run
         owner = json.dumps(str(judge.id))
         self._scores = _read_scores(path, owner)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -299,7 +282,11 @@ class KeepingJudge:
         """The judge's answers, or those of an earlier run."""
         keys = [_content_key(episode) for episode in episodes]
         new = {key: episode for key, episode in zip(keys, episodes, strict=True) if key not in self._scores}
+        begun = time.perf_counter()
         answers = dict(zip(new, self.judge.score(list(new.values())), strict=True)) if new else {}
+        self.seconds += time.perf_counter() - begun
+        self.episodes += len(new)
+        self.frames += sum(episode.steps + 1 for episode in new.values())
         scored = {key: answer for key, answer in answers.items() if isinstance(answer, Scores)}
         Folder(self._path.parent).append(self._path.name, _to_lines(scored).encode())
         self._scores |= scored

@@ -84,7 +84,7 @@ class Forecast(Config):
                 f"measured on {self.episodes:,} episodes, of which {self.cross_fitted:,} were cross-fitted: scored by "
                 "a model that did not learn from them, at a threshold that they did not choose"
             )
-        return f"measured on {self.episodes:,} test episodes alone, and so with wide intervals: {self.why_not}"
+        return f"measured on {self.episodes:,} test episodes, so the intervals are wide: {self.why_not}"
 
 
 def make_forecast(
@@ -94,7 +94,6 @@ def make_forecast(
     at_threshold: Sequence[EpisodePrediction] | None = None,
     cross_fitted: int = 0,
     why_not: str = "",
-    ahead: int = AHEAD,
 ) -> Forecast:
     """Forecast the metrics on new episodes from episodes that the judge was not trained on.
 
@@ -108,15 +107,14 @@ def make_forecast(
         episodes=num_episodes,
         cross_fitted=cross_fitted,
         why_not="" if cross_fitted else why_not,
-        ahead=ahead,
-        figures=_forecast(tables, longest, ahead),
-        with_twice=_forecast(np.concatenate([tables, tables], axis=1), longest, ahead),
+        figures=_forecast(tables, longest),
+        with_twice=_forecast(np.concatenate([tables, tables], axis=1), longest),
     )
 
 
-def _forecast(tables: AnyArray, longest: int, ahead: int) -> dict[str, Interval]:
+def _forecast(tables: AnyArray, longest: int) -> dict[str, Interval]:
     """tables: [V, E, 6] of the same episodes, counted in V ways"""
-    drawn = draw_others(tables.shape[1], ahead)
+    drawn = draw_others(tables.shape[1])
     way = np.random.default_rng([0, 1]).integers(len(tables), size=len(drawn))
     # [V, 6] an episode with the lowest figures, and one with the highest: every frame is predicted a success, and the
     # errors are as long as the longest episode.
@@ -138,7 +136,7 @@ def _forecast(tables: AnyArray, longest: int, ahead: int) -> dict[str, Interval]
     return figures
 
 
-def draw_others(num_episodes: int, ahead: int) -> AnyArray:
+def draw_others(num_episodes: int, ahead: int = AHEAD) -> AnyArray:
     """[D, ahead] which of the measured episodes new ones are like; `num_episodes` where they are like none of them."""
     rng = np.random.default_rng(0)
     drawn = np.empty((_DRAWS, ahead), int)
@@ -242,27 +240,27 @@ class Guarantee(Config):
         """The guarantee as text, or why there is none and what is needed."""
         what = f"a false-positive rate of {_percent(self.rate)}"
         if self.kept:
-            return (
-                f"guaranteed for new episodes, with {self.confidence:.0%} confidence: {what} or less, by "
-                f"{self.episodes} episodes"
-            )
+            sure = f"{self.confidence:.0%} confidence"
+            return f"{what} or less is guaranteed for new episodes, with {sure} (by {self.episodes} episodes)"
         if self.more is None:
-            return f"{what} cannot be guaranteed by any number of episodes; the threshold is not proven"
-        why = (
+            return f"{what} cannot be guaranteed by any number of episodes"
+        sentences = [
             f"too few episodes to guarantee {what}: label at least {self.more:,} more ({self.episodes} of "
             f"{self.labeled} could be used for it, and it takes {self.needed:,})"
-        )
+        ]
         if self.more == 0:
-            why = (
+            sentences = [
                 f"{what} cannot be guaranteed: no threshold that predicts any success keeps it on {self.episodes} "
-                "episodes; look at the largest errors, and train with more episodes like these"
-            )
-        why += "; the threshold in use is not proven"
+                "episodes. Look at the largest errors, and train with more episodes like these"
+            ]
         if self.bound is not None:
-            why += f", {self.bound_episodes} episodes that did not choose it bound its rate to {_percent(self.bound)}"
-        if (step := self.next_best) is None:
-            return f"{why}, and no threshold is proven to keep even {_percent(RATES[-1])}"
-        return f"{why}; a threshold of {step.threshold:.4g} is proven for a rate of {_percent(step.rate)}"
+            others = f"{self.bound_episodes} episode{'s' * (self.bound_episodes != 1)}"
+            sentences.append(f"{others} that did not choose the threshold bound its rate to {_percent(self.bound)}")
+        step = self.next_best
+        proven = f"No threshold is proven to keep even {_percent(RATES[-1])}"
+        if step is not None:
+            proven = f"A threshold of {step.threshold:.4g} is proven for a rate of {_percent(step.rate)}"
+        return ". ".join([*sentences, proven])
 
 
 def _percent(rate: float) -> str:
@@ -372,22 +370,21 @@ class Rights(Config):
 
     def describe(self) -> str:
         """As text: what the judge may decide alone, or what is needed."""
-        parts = []
-        for what, score, episodes, kind in (
-            ("success", self.success_from, self.failures, "fail"),
-            ("failure", self.failure_to, self.successes, "succeed"),
-        ):
-            needed = episodes_needed(self.max_error, self.confidence)
-            lack = f"label at least {needed - episodes} more that {kind}" if episodes < needed else "it errs too often"
-            part = f"decides {what} never alone: {lack} ({episodes} were tried, it takes {needed} without a mistake)"
+        needed = episodes_needed(self.max_error, self.confidence)
+
+        def describe_kind(kind: str, score: float | None, bound: str, episodes: int, others: str) -> str:
+            """others: what the episodes do that prove it"""
             if score is not None:
-                part = (
-                    f"decides {what} alone {'from' if what == 'success' else 'up to'} a score of {score:.4g}, wrong in "
-                    f"at most {self.max_error:.2g} of the episodes that {kind} (by {episodes} of them, "
-                    f"{self.confidence:.0%} confidence)"
+                return (
+                    f"decides {kind} alone {bound} a score of {score:.4g}, wrong in at most {self.max_error:.2g} of "
+                    f"the episodes that {others} (by {episodes} of them, {self.confidence:.0%} confidence)"
                 )
-            parts.append(part)
-        return f"in a cascade it {'; and it '.join(parts)}"
+            lack = f"label at least {needed - episodes} more" if episodes < needed else "it errs too often"
+            return f"never decides {kind} alone: {lack} ({episodes} that {others} were tried, it takes {needed})"
+
+        success = describe_kind("success", self.success_from, "from", self.failures, "fail")
+        failure = describe_kind("failure", self.failure_to, "up to", self.successes, "succeed")
+        return f"in a cascade it {success}. It {failure}"
 
 
 def prove_rights(

@@ -69,15 +69,20 @@ def format_frames(frames: float) -> str:
     """1 frame, 2.5 frames; "-" for NaN."""
     if math.isnan(frames):
         return "-"
-    return f"{frames:g} frame" if frames == 1 else f"{frames:.3g} frames"
+    return f"{frames:g} frame" if frames == 1 else f"{_three_digits(frames)} frames"
+
+
+def _three_digits(value: float) -> str:
+    """0.333, 12.5, 1,200: at least three digits, and never a power of ten."""
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def format_frames_interval(interval: "Interval") -> str:
     """3 frames (1 to 8); "or more" where there are too few episodes for an upper end."""
     if math.isnan(interval.value):
         return "-"
-    high = f" to {interval.high:.3g}" if math.isfinite(interval.high) else " or more"
-    return f"{format_frames(interval.value)} ({interval.low:.3g}{high})"
+    high = f" to {_three_digits(interval.high)}" if math.isfinite(interval.high) else " or more"
+    return f"{format_frames(interval.value)} ({_three_digits(interval.low)}{high})"
 
 
 def format_duration(seconds: float) -> str:

@@ -37,11 +37,10 @@ from plaudit.encoders import EncodedFrames, weights_digest
 from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root
 from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
-from plaudit.judges.certificate import ControlResult
+from plaudit.judges.certificate import ControlResult, failed_controls
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size, mini_batch
 from plaudit.judges.classifier.ood import EpisodeView, OodDetector, compared_frames, pooled, start_cells
 from plaudit.judges.config import TrainingDataInfo
-from plaudit.judges.controls import failed_controls
 from plaudit.judges.guarantee import Forecast, Guarantee
 from plaudit.types import AnyArray, Episode, FloatArray, Scores, name_of_camera
 
@@ -290,17 +289,14 @@ class RewardModel:
 
     def _maps(self, member: BinaryRewardClassifier, images: Tensor, camera: str) -> Tensor:
         """Feature maps of frames. Those that a policy with the same encoder has computed are not computed again."""
-        encoded = EncodedFrames.find(self._encoder_digest) if self._shares_encoder else None
-        if encoded is None or images.dtype != torch.uint8:
+        shape = self.classifier
+        changed = shape.freeze_stem or shape.image_size or shape.pixel_stats or shape.global_pool_features
+        # Whether they are those of the plain encoder in full precision.
+        plain = self.config.frozen_encoder and self.device.type == "cpu" and not changed
+        encoded = EncodedFrames.find(self._encoder_digest) if plain and images.dtype == torch.uint8 else None
+        if encoded is None:
             return member.encode(images, camera)
         return encoded(images.numpy(), lambda new: member.encode(torch.from_numpy(new), camera))
-
-    @property
-    def _shares_encoder(self) -> bool:
-        """Whether its feature maps are those of the plain encoder in full precision."""
-        changed = self.classifier.freeze_stem or self.classifier.image_size or self.classifier.pixel_stats
-        pooled_maps = self.classifier.global_pool_features
-        return self.config.frozen_encoder and self.device.type == "cpu" and not changed and not pooled_maps
 
     @cached_property
     def _encoder_digest(self) -> bytes:
@@ -330,8 +326,10 @@ class RewardModel:
                 )
             height, width = images[camera].shape[1:3]
             if (height, width) != tuple(size) and not self.classifier.any_size:
-                trained = f"this reward model was trained on {size[0]}x{size[1]}"
-                raise JudgeError(f"camera '{camera}' gives {height}x{width} images, {trained}; record in that size")
+                raise JudgeError(
+                    f"camera '{camera}' gives {height}x{width} images, this reward model was trained on "
+                    f"{size[0]}x{size[1]}; record in that size, or import a data set with --resize {size[0]}x{size[1]}"
+                )
         dims, state_dim = 0 if state is None else state.shape[1], self.classifier.state_dim
         if state_dim and dims != state_dim:
             raise JudgeError(f"this reward model sees a state of {state_dim} numbers, this robot's has {dims}")

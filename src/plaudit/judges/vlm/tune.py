@@ -141,9 +141,8 @@ def tune_judge(
     metrics = compute_metrics(predictions, DecisionRule())
     errors = []
     for prediction, place in largest_errors(predictions):
-        episode, target = store.episode(prediction.episode), targets[prediction.episode]
-        frames = np.arange(len(target))[episode.observed]
-        frame = int(frames[~np.isnan(target[episode.observed])][place])
+        episode = store.episode(prediction.episode)
+        frame = int(np.arange(episode.steps + 1)[episode.observed][place])
         errors.append(frame_prediction(episode, prediction, place, frame))
     training = training_record(config, begun, tuner.backend.device, epochs=tuner.version, best_epoch=tuner.best_epoch)
     tasks = tuple(sorted({judge.task or store.episode(i).task for i in splits["train"]}))
@@ -295,12 +294,12 @@ class Tuner(EpochTrainer):
     def validation_loss(self) -> float:
         """On the validation episodes as they are."""
         predictions = self.measure()
-        prob = torch.from_numpy(np.concatenate([one.success_prob for one in predictions]))
-        target = torch.from_numpy(np.concatenate([one.target for one in predictions]))
+        prob = torch.from_numpy(np.concatenate([one.success_prob[one.has_target] for one in predictions]))
+        target = torch.from_numpy(np.concatenate([one.target[one.has_target] for one in predictions]))
         return float(F.binary_cross_entropy(prob, target, self.weights[target.long()]))
 
     def measure(self) -> list[EpisodePrediction]:
-        """Of the labeled frames of the validation episodes."""
+        """Scores of the validation episodes."""
         targets = {i: self.targets[i] for i in self.splits["validation"]}
         predictions, failed = score_episodes(self.store, VlmJudge(self.backend, DecisionRule()), targets)
         for episode_id, reason in failed.items():
