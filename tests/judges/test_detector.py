@@ -115,3 +115,14 @@ def test_a_reward_model_encodes_only_the_frames_that_are_new(history):
         np.testing.assert_allclose(
             [score.success_prob[row] for score in scores], [score.success_prob[0] for score in expected], rtol=1e-5
         )
+
+
+def test_frames_may_be_written_into_the_same_array():
+    model, episode = tiny_model(), noise_episode(4)
+    frames = np.asarray(episode.frames["front"])
+    stream, shown = ClassifierJudge(model).stream(1), Observation({"front": frames[:1].copy()}, np.zeros((1, 2)))
+    probs = [stream.reset(shown).success_prob]
+    for frame in frames[1:]:
+        shown.images["front"][0] = frame
+        probs.append(stream.step(shown, {}).success_prob)
+    assert np.allclose(np.concatenate(probs), model.score_frames({"front": frames}).success_prob, atol=1e-5)

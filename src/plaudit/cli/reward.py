@@ -177,15 +177,15 @@ def _load_job(
     config: Path | None, flags: dict[str, Any], data: Sequence[str | Path | None], overrides: Sequence[str]
 ) -> "RewardTrainJob":
     """The job of the file, the flags and the overrides, checked. data: a store, or two folders of trajectories"""
+    from plaudit.data.transfer import check_new
     from plaudit.judges.classifier.train_job import load_reward_train_job
-    from plaudit.training.reward_model import check_output_path
 
     paths = [str(path) for path in data if path is not None]
     flags |= {"data": paths} if paths else {}
     job, notes = load_reward_train_job(config, flags, overrides, folders=len(paths) > 1)
-    check_output_path(job.output_dir, "--output-dir")
+    check_new(job.output_dir, option="--output-dir")
     if job.output_checkpoint is not None:
-        check_output_path(job.output_checkpoint, "--output-checkpoint")
+        check_new(job.output_checkpoint, option="--output-checkpoint")
     if not job.data:
         raise DataError("name a store or a data set to learn from, or --positive-dir and --negative-dir")
     for path in job.data:
@@ -247,6 +247,11 @@ def _training_episodes(job: "RewardTrainJob", state: Sequence[str]) -> Iterator[
     stores = [path for path in job.data if is_store(path)]
     if stores and len(job.data) > 1:
         raise DataError(f"{stores[0]} is a store, and one store at a time is learned from; name it alone")
+    if stores and (job.episodes is not None or job.exclude_episodes):
+        raise DataError(
+            f"episodes and exclude_episodes choose from a data set, and {stores[0]} is a store. Leave them out, and "
+            f"exclude episodes by hand: plaudit label {stores[0]} --judge human"
+        )
     if stores:
         yield Store.open(stores[0])
         return
@@ -278,26 +283,26 @@ def _decoded(job: "RewardTrainJob", state: Sequence[str]) -> Path | None:
     if not is_store(store):
         if not os.access(store.parent, os.W_OK):
             return None
-        if job.predict_success and not _has_labels(job, options):
-            raise DataError(_no_labels(source))
+        _check_labeled(job, options)
     try:
         return episodes_folder(source, options)
     except UnclearDataset:
         return None
 
 
-def _has_labels(job: "RewardTrainJob", options: "ReadOptions") -> bool:
-    """No image is decoded. What cannot be read is left to the import, which reports it."""
+def _check_labeled(job: "RewardTrainJob", options: "ReadOptions") -> None:
+    """Refuse data sets without labels before an image is decoded. The import reports what cannot be read."""
     from plaudit.data.formats.decoder import open_in_worker
 
-    def has_labels(source: Path) -> bool:
+    for source in job.data if job.predict_success else ():
         with open_in_worker(source, options) as dataset:
             try:
-                return any(entry.has_labels() for entry in dataset.sources if job.takes(entry.index))
+                if any(entry.has_labels() for entry in dataset.sources if job.takes(entry.index)):
+                    return
             except DataError:
-                return True
-
-    return any(map(has_labels, job.data))
+                return
+    if job.predict_success:
+        raise DataError(_no_labels(job.data[0]))
 
 
 def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "Store":
@@ -308,9 +313,7 @@ def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "St
 
     columns = state if job.use_state else ("none",)
     options = ReadOptions(job.reward_frame, state=columns, action=("none",), cameras=job.image_keys or ())
-
-    if job.predict_success and not _has_labels(job, options):
-        raise DataError(_no_labels(job.data[0]))
+    _check_labeled(job, options)
     folder, labeled = scratch / job.data[0].name, 0
     imported: dict[Path, Sequence[int]] = {}
     for source in job.data:
@@ -341,6 +344,8 @@ def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
 
     out.print(model_verdict(fitted, job.output_dir, job.data[0]))
     scores, problems = fitted.metrics, fitted.model.config.problems
+    if fitted.rule.k == 1:
+        tell("note", "one frame decides, because most successes here last for one frame (rule.k=2 rule.n=3: two do)")
     held = f"{job.output_dir}: measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames"
     out.print(judge_table(held, scores, fitted.controls))
     forecast, promise = fitted.model.config.forecast, fitted.model.config.promise

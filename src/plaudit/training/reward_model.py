@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.data.store import Store
-from plaudit.data.transfer import new_folder
-from plaudit.errors import PlauditError, TargetNotEmpty
+from plaudit.data.transfer import check_new, new_folder
+from plaudit.errors import PlauditError
 from plaudit.judges.classifier.budget import Choice
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import SPLITS
@@ -60,13 +60,13 @@ def train_and_save(
 
     For the arguments, see `train_reward_model`.
     """
-    check_output_path(target, "--output-dir")
+    check_new(target, option="--output-dir")
     work = work_folder(target)
     with epochs_curve(work, watch) as log_and_watch:
         fitted = train_reward_model(source, config, work, log_and_watch, track, on_choice, begun)
     with new_folder(target) as folder:
         fitted.model.save_pretrained(folder)
-        judge = ClassifierJudge(fitted.model)
+        judge = ClassifierJudge(fitted.model, fitted.rule)
         save_own_judge(folder, judge.rule, kind=judge.id.source)
         save_curve(folder, work, fitted.history)
         _write_lines(folder / "held_out.jsonl", [scored.to_json() for scored in fitted.predictions])
@@ -107,12 +107,6 @@ def save_curve(folder: Path, work: Path, history: Sequence[EpochMetrics]) -> Non
 
 def _write_lines(path: Path, trees: Sequence[Mapping[str, Any]]) -> None:
     path.write_text("".join(json.dumps(tree) + "\n" for tree in trees))
-
-
-def check_output_path(target: Path, option: str) -> None:
-    """Before anything long: a model is never written over something."""
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise TargetNotEmpty(f"{target} is there already; nothing was trained, name another with {option}")
 
 
 def write_report(path: Path, fitted: TrainResult, model: Path, store: Path) -> None:
@@ -184,7 +178,7 @@ def tune_and_save(
     ids: Sequence[int] | None = None,
 ) -> TuneResult:
     """Train, measure and write an adapter. Interrupted like `train_and_save`."""
-    check_output_path(target, "--output")
+    check_new(target, option="--output-dir")
     work = work_folder(target)
     with epochs_curve(work, watch) as log_and_watch:
         tuned = tune_judge(store, judge, config, work, log_and_watch, ids)

@@ -118,7 +118,7 @@ def test_without_it_the_report_says_why_and_has_wide_intervals(tmp_path, episode
     assert forecast.cross_fitted == 0 and forecast.episodes == found.metrics.episodes <= 2
     assert forecast.figures["fpr"].high > 0.5
     page = (tmp_path / "model/report.html").read_text()
-    assert "test episodes alone, and so with wide intervals" in page and why in page
+    assert "test episodes, so the intervals are wide" in page and why in page
 
 
 def test_an_episode_does_not_choose_the_threshold_that_it_is_counted_by():

@@ -1,6 +1,7 @@
 """Training a reward model, on squares that are bright where a frame shows success."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +27,10 @@ from plaudit.judges.classifier.fit import RememberingModel, TrainResult
 from plaudit.judges.classifier.judge import ClassifierJudge, load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.training import OnlineFeatures, balanced_batch
+from plaudit.judges.config import load_judge_config
 from plaudit.judges.epochs import EpochMetrics, StepMetrics, TrainingInterrupted
 from plaudit.training.reward_model import train_and_save, work_folder
-from plaudit.types import Episode, Labels, Observation
+from plaudit.types import Episode, JudgeId, Labels, Observation
 from tiny_reward import noise_episode, tiny_model
 
 CONFIG = RewardTrainConfig(
@@ -95,6 +97,13 @@ def test_what_is_loaded_judges_as_what_was_saved(folder, squares, fitted):
     for episode_id in (0, 11):
         one, other = (m.score_episode(squares.episode(episode_id)).success_prob for m in (loaded, fitted.model))
         assert np.array_equal(one, other)
+
+
+def test_an_episode_that_a_person_has_excluded_is_no_sample(tmp_path):
+    store = square_store(tmp_path / "store")
+    nothing = np.zeros(STEPS + 1, bool)
+    store.ledger.append(3, Labels(nothing, nothing, JudgeId("human"), note="excluded"))
+    assert set(RewardDataset.from_store(store).episode.tolist()) == set(store.ids) - {3}
 
 
 def test_every_frame_of_a_store_is_a_sample_of_the_data_set(squares):
@@ -242,6 +251,26 @@ def test_neighbours_are_thinned_to_a_rate(squares):
     table = RewardDataset.from_store(squares)
     kept = subsample(table, split(table, seed=0)["train"], 5.0)  # of 10 a second
     assert set(table.frame_index[kept].tolist()) == {0, 2, 4, 6, 8, 10}
+
+
+def ending_with_success(folder: Path) -> Store:
+    """Episodes at 50 frames a second; those that succeed end with the first frame that shows it."""
+    store = Store.create(folder)
+    for number in range(12):
+        episode = replace(square_episode(number < 6, number), fps=50.0)
+        labels = Labels.from_cutoff(steps=STEPS, cutoff=STEPS if number < 6 else None, source="human")
+        store.ledger.append(store.append(episode), labels)
+    return store
+
+
+def test_an_episode_that_ends_with_its_only_success_frame_is_learned_and_found(tmp_path):
+    store = ending_with_success(tmp_path / "store")
+    table = RewardDataset.from_store(store)
+    kept = subsample(table, split(table, seed=0)["train"], 10.0)
+    assert STEPS % 5 and table.target[kept].sum() == 4  # of 6, one each is for validation and test
+    make(store, tmp_path / "model", CONFIG.model_copy(update={"epochs": 1}))
+    rule = load_judge_config(tmp_path / "model", None).rule
+    assert rule.window == (1, 1)  # two of three frames would find no success
 
 
 @pytest.mark.slow
@@ -401,6 +430,13 @@ def a_camera_missing(folder: Path) -> Store:
     return _with(store, square_episode(True, 99, cameras=("wrist",)))
 
 
+def no_camera(folder: Path) -> Store:
+    store = Store.create(folder)
+    for number in range(6):
+        _with(store, replace(square_episode(True, number), frames={}))
+    return store
+
+
 def two_sizes(folder: Path) -> Store:
     return _with(square_store(folder), square_episode(True, 99, size=32))
 
@@ -436,6 +472,7 @@ def test_episodes_with_and_without_a_state_are_learned_together(tmp_path):
         (rotten, {}, "camera.front.bin fails its checksum); 'plaudit data check"),
         (a_camera_missing, {}, "episode 12 has no camera 'front', it has: wrist"),
         (two_sizes, {}, "camera 'front' is 32x32 in episode 12 and 24x24 in others"),
+        (no_camera, {}, "has no camera, and a reward model learns from images"),
         (no_labels, {}, "has no labels of human, simulator, dataset, cutoff; label it first"),
         (
             one_without_a_state,
@@ -456,10 +493,17 @@ def test_bad_input_is_refused_with_a_sentence_and_nothing_is_written(tmp_path, b
     assert list((tmp_path / "runs").glob("*")) == []
 
 
+def test_frames_that_do_not_fit_on_the_disk_are_refused_before_they_are_written(squares, monkeypatch):
+    usage = shutil.disk_usage(squares.folder)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(JudgeError, match=r"the frames to learn from take 0.2 MB in .* and 0.0 MB are free. Free some"):
+        RewardDataset.from_store(squares)
+
+
 def test_a_target_that_holds_something_is_refused_before_anything_is_read(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/notes.txt").write_text("mine")
-    with pytest.raises(TargetNotEmpty, match="is there already; nothing was trained"):
+    with pytest.raises(TargetNotEmpty, match="holds something already; nothing was written"):
         make(Store.create(tmp_path / "empty"), tmp_path / "model")
 
 

@@ -4,6 +4,8 @@ Frames of one episode are consecutive rows. They are copied out of the store onc
 """
 
 import hashlib
+import math
+import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +16,7 @@ from typing import Literal, Self
 import numpy as np
 import torch
 
+from plaudit.data.formats.base import size_text
 from plaudit.data.store import Store
 from plaudit.encoders import resize_images
 from plaudit.errors import JudgeError
@@ -65,12 +68,15 @@ class RewardDataset:
         """
         ids = _demonstrations(store, sources) if demonstrations else _labeled_ids(store, sources)
         cameras = cameras or sorted(store.episode(ids[0]).frames)
+        if not cameras:
+            raise JudgeError(f"{store.folder} has no camera, and a reward model learns from images; record some")
         sizes = _sizes(store, ids, cameras)
         image_size = image_size(sizes) if callable(image_size) else image_size
         recorded = [np.arange(store.entry(i).rows)[store.episode(i).observed] for i in ids]
         counts = [len(frames) for frames in recorded]
         starts = np.cumsum([0, *counts])
-        images = {camera: _memmap((starts[-1], *(image_size or size), 3), cache_dir) for camera, size in sizes.items()}
+        shapes = {camera: (starts[-1], *(image_size or size), 3) for camera, size in sizes.items()}
+        images = _memmaps(shapes, cache_dir)
         states, targets, ways, fps = [], [], [], []  # of each episode
         digest = hashlib.sha256()
         for number, episode_id in enumerate(progress(ids)):
@@ -142,8 +148,8 @@ def check_labels(
 
 
 def _labeled_ids(store: Store, sources: Collection[str]) -> list[int]:
-    """Episodes with a label of these sources."""
-    ids = [i for i in store.ids if store.ledger.newest(i, sources) is not None]
+    """Episodes with a label of these sources. Those that a person has excluded have no labeled frame."""
+    ids = [i for i in store.ids if (one := store.ledger.labels(i, sources)) is not None and one.labeled.any()]
     if not ids:
         raise JudgeError(f"{store.folder} has no labels of {', '.join(sources)}; label it first (plaudit data label)")
     return ids
@@ -213,12 +219,16 @@ def split_episodes(
 
 
 def subsample(table: RewardDataset, rows: AnyArray, fps: float | None) -> AnyArray:
-    """The rows that have a label, at most `fps` per second."""
+    """The rows that have a label, at most `fps` per second.
+
+    A frame whose label differs from the one before always stays: an episode may have a single success frame.
+    """
     rows = rows[~np.isnan(table.target[rows])]
     if fps is None:
         return rows
     every = np.maximum(np.rint(table.fps[rows] / fps), 1).astype(int)
-    return rows[table.frame_index[rows] % every == 0]
+    changes = np.diff(table.target[rows], prepend=np.nan) != 0
+    return rows[(table.frame_index[rows] % every == 0) | changes]
 
 
 def rows_to_learn(
@@ -236,9 +246,8 @@ def add_blank_negatives(
     it must not be rewarded. They are episodes of one frame with ids below 0."""
     rng = np.random.default_rng([seed, 2])
     count = max(16, len(splits["train"]) // 25)
-    images = {}
+    images = _memmaps({c: (len(old) + count, *old.shape[1:]) for c, old in table.images.items()}, cache_dir)
     for camera, frames in table.images.items():
-        images[camera] = _memmap((len(frames) + count, *frames.shape[1:]), cache_dir)
         images[camera][: len(frames)] = frames
         images[camera][len(frames) :] = blank_images(rng, count, frames.shape[1:])
     rows = len(table) + np.arange(count)
@@ -286,6 +295,21 @@ def _sizes(store: Store, ids: Sequence[int], cameras: Sequence[str]) -> dict[str
     return sizes
 
 
-def _memmap(shape: tuple[int, ...], folder: Path | None) -> ByteArray:
-    """An array in a temporary file, because frames may not fit into memory."""
-    return np.memmap(tempfile.TemporaryFile(dir=folder), np.uint8, "w+", shape=shape)
+def check_space(folder: Path, num_bytes: int, what: str) -> None:
+    """Refuse an array in a file that does not fit on the disk: writing to it would kill the process."""
+    free = shutil.disk_usage(folder).free
+    if num_bytes > free:
+        raise JudgeError(
+            f"{what} take {size_text(num_bytes)} in {folder}, and {size_text(free)} are free. Free some space, set a "
+            "smaller image_size (--image-size 3 192 256), or use fewer cameras (--image-key)"
+        )
+
+
+def _memmaps(shapes: Mapping[str, tuple[int, ...]], folder: Path | None) -> dict[str, ByteArray]:
+    """Arrays in temporary files, because frames may not fit into memory."""
+    num_bytes = sum(math.prod(shape) for shape in shapes.values())
+    check_space(folder or Path(tempfile.gettempdir()), num_bytes, "the frames to learn from")
+    return {
+        name: np.memmap(tempfile.TemporaryFile(dir=folder), np.uint8, "w+", shape=shape)
+        for name, shape in shapes.items()
+    }

@@ -45,7 +45,7 @@ from plaudit.judges.calibration import (
     folds,
     guaranteed_threshold,
 )
-from plaudit.judges.certificate import ControlResult
+from plaudit.judges.certificate import ControlResult, failed_controls
 from plaudit.judges.classifier.budget import Choice, choose_settings, largest_image_size, member_seconds
 from plaudit.judges.classifier.checkpoint import Images, RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import RewardTrainConfig
@@ -61,7 +61,7 @@ from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.classifier.ood import OodDetector, first_steps
 from plaudit.judges.classifier.training import EnsembleMember, ProgressBars, TrainRun, cache_features, train_member
-from plaudit.judges.controls import failed_controls, run_controls
+from plaudit.judges.controls import run_controls
 from plaudit.judges.epochs import EpochMetrics, Watch, never_stop, prepare_work, training_record
 from plaudit.judges.guarantee import Guarantee, episode_losses, make_forecast
 from plaudit.judges.metrics import (
@@ -85,6 +85,7 @@ class TrainResult:
 
     model: RewardModel
     config: RewardTrainConfig  # with what was chosen
+    rule: DecisionRule
     metrics: JudgeMetrics
     controls: Sequence[ControlResult]
     predictions: Sequence[EpisodePrediction]  # of the test episodes, and of those that were cross-fitted
@@ -298,12 +299,13 @@ def _evaluate(
     tested = _score(model, table, splits["test"], progress("scoring test"))
     predictions, at_threshold = held_out_predictions(config, table, scored, chosen, tested)
     metrics = compute_metrics(predictions, chosen.rule)
-    promise = chosen.promise
-    if scored.episodes or not np.array_equal(splits["test"], splits["validation"]):
+    promise, chosen_by_test = chosen.promise, np.array_equal(splits["test"], splits["validation"])
+    if scored.episodes or not chosen_by_test:
         promise = promise.with_bound(episode_losses(predictions, chosen.threshold.value))
     forecast = order = None
     if config.predict_success:
         why_not = "the episodes are too few for five folds" if config.cross_fit else "they were not cross-fitted"
+        why_not = "they also chose the threshold, since test_fraction is 0" if chosen_by_test else why_not
         forecast = make_forecast(
             predictions, chosen.rule, at_threshold=at_threshold, cross_fitted=scored.episodes, why_not=why_not
         )
@@ -340,7 +342,7 @@ def _evaluate(
         image = hstack_images([table.images[camera][row] for camera in sorted(table.images)])
         target, prob = float(prediction.target[place]), float(prediction.success_prob[place])
         errors.append(FramePrediction(prediction.episode, int(table.frame_index[row]), target, prob, image))
-    return TrainResult(kept, config, metrics, controls, predictions, errors, history, optimizers)
+    return TrainResult(kept, config, chosen.rule, metrics, controls, predictions, errors, history, optimizers)
 
 
 @dataclass(frozen=True)
@@ -362,6 +364,10 @@ def choose_rule(config: RewardTrainConfig, table: RewardDataset, scored: OutOfFo
         predictions, config.target_fpr, config.promise_confidence, labeled=labeled
     )
     rule = DecisionRule(threshold=threshold.value, cutoff_offset=fit_cutoff_offset(predictions, threshold.value))
+    # Where episodes end with their first success, there is no second frame to confirm it.
+    lengths = [int((one.target == 1).sum()) for one in predictions if one.first_success is not None]
+    if np.median(lengths) < rule.k:
+        rule = rule.model_copy(update={"k": 1, "n": 1})
     return ChosenRule(calibration, threshold, promise, rule)
 
 

@@ -114,8 +114,9 @@ class ClassifierStream:
         """Of each member [N, D]. An environment whose episode is over shows the same frame again, which is skipped."""
         model, images, state = self._model, observation.images, observation.state
         model.check(images, state)
-        inputs = [np.asarray(images[model.camera_in(camera, images)]) for camera in model.cameras]
-        inputs += [state] if model.classifier.state_dim else []
+        # Copies, because an environment may write its next frame into the same array.
+        inputs = [np.array(images[model.camera_in(camera, images)]) for camera in model.cameras]
+        inputs += [np.array(state)] if model.classifier.state_dim else []
         before, self._inputs = self._inputs, inputs
         if not before or model.device.type != "cpu":
             self._newest = model.embed(images, state)

@@ -24,7 +24,7 @@ from plaudit.data.disk import write_atomic
 from plaudit.devices import AdamW, autocast_bf16, resolve_device, to_channels_last
 from plaudit.files import read_json
 from plaudit.judges.classifier.config import AugmentConfig, RewardTrainConfig
-from plaudit.judges.classifier.dataset import RewardDataset, Split, rows_to_learn
+from plaudit.judges.classifier.dataset import RewardDataset, Split, check_space, rows_to_learn
 from plaudit.judges.classifier.model import GPU_MINI_BATCH, BinaryRewardClassifier, build_member, mini_batch
 from plaudit.judges.epochs import KEEP_EVERY, EpochMetrics, EpochTrainer, Watch, never_stop, train_epochs
 from plaudit.types import AnyArray, FloatArray
@@ -167,6 +167,8 @@ class _Pieces:
     def __init__(self, path: Path, shape: tuple[int, ...]):
         self._counter = path.with_name(f"{path.name}.done")
         self.done = int(read_json(self._counter)) if self._counter.exists() else 0
+        if not self.done:
+            check_space(path.parent, 2 * math.prod(shape), "the features of the frames")
         self.array = np.memmap(path, np.float16, "r+" if self.done else "w+", shape=shape)
         self._saved = time.monotonic()
 
@@ -210,8 +212,9 @@ class EnsembleMember(EpochTrainer):
         self.rng = torch.Generator().manual_seed(self.dropout_seed)
         model = build_member(config, config.classifier_config(table.cameras, table.state_dim), number)
         if model.config.state_dim:
-            model.state_mean.copy_(torch.from_numpy(table.state.mean(axis=0)))
-            model.state_std.copy_(torch.from_numpy(np.maximum(table.state.std(axis=0), 1e-3)))
+            state = table.state[run.splits["train"]]
+            model.state_mean.copy_(torch.from_numpy(state.mean(axis=0)))
+            model.state_std.copy_(torch.from_numpy(np.maximum(state.std(axis=0), 1e-3)))
         to_channels_last(model, self.device)
         self.model = model
         self.features: FeatureSource = run.cached or OnlineFeatures(model, table, config)
