@@ -137,7 +137,7 @@ def test_a_classifier_is_named_by_its_folder(run, tmp_path):
     episode = counting_episode(len(frames) - 1)
     lamp.append(type(episode)(**{**vars(episode), "frames": {"front": frames}}))
     saved(bright_model(0.5), tmp_path / "model")
-    assert "1 episodes of lamp labeled by classifier (1 called a success)" in run(
+    assert "1 episode of lamp labeled by classifier (1 called a success)" in run(
         "label", "lamp", "--judge", "classifier", "--model", "model"
     )
     lamp.ledger.refresh()
@@ -150,7 +150,7 @@ def test_a_simulator_labels_what_it_knows(run, tmp_path):
     simulated.append(counting_episode(3))
     said = run("label", "sim", "--judge", "simulator", ok=False)
     assert "problem: episode 1: no simulator knows of this episode" in said
-    assert "1 episodes of sim labeled by simulator (1 called a success), 1 could not be labeled and are retried" in said
+    assert "1 episode of sim labeled by simulator (1 called a success), 1 could not be labeled and are retried" in said
 
 
 def test_episodes_that_fail_are_counted_by_their_sentence_and_the_command_returns_1(run, store):
@@ -177,6 +177,8 @@ def test_success_from_the_first_frame_on_is_warned_of(run, store):
         store.ledger.append(odd, Labels.from_cutoff(steps=STEPS, cutoff=None, source="human"))
     said = run("label", "store", "--judge", NAME)
     assert "warning: 2 episodes are called a success from the first frame on (6, 7)" in said
+    assert "Partly usable: some episodes have no label." in said
+    assert "6 episodes of store labeled by brightness (3 called a success), 2 left without labels" in said
     assert "to be reviewed" in " ".join(run("data", "info", "store", "--episode", 6).split())
     said = run("judge", "eval", "store", "--judge", NAME, "--no-controls")
     assert "2 of 8 episodes, 2 of them false positives" in said
@@ -230,7 +232,7 @@ def test_a_person_is_measured_by_what_stands_in_the_ledger(run, store):
     said = run("judge", "eval", "store", "--judge", "ledger", "--source", "human", "-o", "out")
     assert "human: measured on 6 episodes" in said and "Negative controls were not run" in said
     assert "50.0%" in said  # half of what the cutoffs call a success
-    assert "out exists already; nothing was measured" in run(
+    assert "out holds something already; nothing was written" in run(
         "judge", "eval", "store", "--judge", "ledger", "--source", "human", "-o", "out", ok=False
     )
 

@@ -1,7 +1,7 @@
 """`plaudit label`, and what the commands about judges share."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,7 +12,7 @@ import typer
 from plaudit.cli.common import check_episodes, open_episodes, out, progress, stop, store_and_keys, tell
 from plaudit.cli.data import ActionColumns, Cameras, Episodes, StateColumns, camera_names, chosen_ids
 from plaudit.cli.options import Option, Positive, app, command
-from plaudit.errors import DataError, DisplayError, MissingExtra, TargetNotEmpty
+from plaudit.errors import DataError, DisplayError, MissingExtra
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
@@ -222,14 +222,11 @@ def load_judge(
 def report_failures(failed: Mapping[int, str]) -> None:
     """Print a line for each reason, with its episodes."""
     from plaudit.judges.labeling import group_by_message
+    from plaudit.report.verdict import format_ids
 
     for sentence, ids in group_by_message(failed).items():
-        which = f"episode {ids[0]}" if len(ids) == 1 else f"{len(ids)} episodes ({_few(ids)})"
+        which = f"episode {ids[0]}" if len(ids) == 1 else f"{len(ids)} episodes ({format_ids(ids)})"
         tell("problem", f"{which}: {sentence}")
-
-
-def _few(ids: Sequence[int]) -> str:
-    return ", ".join(map(str, ids)) if len(ids) <= 8 else f"{', '.join(map(str, ids[:6]))}, ... {ids[-1]}"
 
 
 def _print_result(
@@ -237,28 +234,28 @@ def _print_result(
 ) -> None:
     from plaudit.judges.cascade import CascadeConfig
     from plaudit.judges.human.queue import write_requests
-    from plaudit.report.verdict import Verdict, label_command, quoted
+    from plaudit.report.verdict import Verdict, format_count, format_ids, label_command, quoted
     from plaudit.training.ledger_audit import CascadeLedger
+
+    def are(ids: Collection[int]) -> str:
+        return f"{format_count(len(ids), 'episode')} {'is' if len(ids) == 1 else 'are'}"
 
     report_failures(done.failed)
     if done.at_start:
-        which = f"episode {done.at_start[0]} is" if len(done.at_start) == 1 else f"{len(done.at_start)} episodes are"
-        ids = "" if len(done.at_start) == 1 else f" ({_few(done.at_start)})"
         tell(
             "warning",
-            f"{which} called a success from the first frame on{ids}: the object may have started at its goal",
-            f"look at them (plaudit data sheet) and label the false ones by hand: plaudit label {store.folder} --judge "
-            "human",
+            f"{are(done.at_start)} called a success from the first frame on ({format_ids(done.at_start)}): the object "
+            "may have started at its goal",
+            f"look at them (plaudit data sheet) and label them by hand: {label_command(store.folder)}",
         )
     if done.ood:
         first, became = next(iter(done.ood)), "they have no labels"
         if not judge.rule.withholds:
             became = "they are labeled as others are; ood=abstain leaves them out"
-        count = "1 episode is" if len(done.ood) == 1 else f"{len(done.ood)} episodes are"
         tell(
             "warning",
-            f"{count} out of distribution ({_few(list(done.ood))}); of episode {first}: {done.ood[first]}; "
-            f"{became}, and why stands in the note of each",
+            f"{are(done.ood)} out of distribution ({format_ids(list(done.ood))}); of episode {first}: "
+            f"{done.ood[first]}; {became}, and why stands in the note of each",
         )
     called = f" ({done.num_success} called a success)" if done.done else ""
     over = f", {passed_over} were done already" if passed_over else ""
@@ -271,9 +268,11 @@ def _print_result(
         )
     lost = f", {len(done.failed)} could not be labeled and are retried by the next run" if done.failed else ""
     open_ = f", {len(done.undecided)} left undecided" if done.undecided else ""
-    labeled = len(done.done) - len(done.undecided)
-    count = f"{labeled} episodes of {store.folder} labeled by {judge.id.source}{called}{open_}{over}{lost}"
-    usable = not done.failed and not done.undecided
+    open_ += f", {len(done.withheld)} left without labels, see the warnings" if done.withheld else ""
+    labeled = len(done.done) - len(done.undecided) - len(done.withheld)
+    count = f"{format_count(labeled, 'episode')} of {store.folder} labeled by {judge.id.source}"
+    count += f"{called}{open_}{over}{lost}"
+    usable = not (done.failed or done.undecided or done.withheld)
     following = "Train a judge on the labels", f"plaudit train-reward {quoted(store.folder)}"
     if not usable:
         following = "Label the others by hand", label_command(store.folder)
@@ -294,9 +293,3 @@ def _print_result(
             )
     if done.failed:
         raise typer.Exit(1)
-
-
-def check_output_path(output: Path | None) -> None:
-    """Refuse a folder that is not empty."""
-    if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise TargetNotEmpty(f"{output} exists already; nothing was measured, name another with --output-dir")

@@ -91,6 +91,7 @@ class LabelStats(Generic[KeyT]):
     num_success: int = 0  # of those done, how many show success
     at_start: list[KeyT] = field(default_factory=list)  # of these, the ones that do so from the first frame on
     ood: dict[KeyT, str] = field(default_factory=dict)  # those done that are out of distribution; why
+    withheld: list[KeyT] = field(default_factory=list)  # those done that have no labels for one of these two reasons
     undecided: list[KeyT] = field(default_factory=list)  # of those done, the ones that no stage of a cascade decided
     progress: str = ""  # how far the newest of them came, in words; "" where the judge does not measure it
     seconds: float = 0.0  # spent on reading and scoring
@@ -106,7 +107,9 @@ class LabelStats(Generic[KeyT]):
             if one.scores is not None and one.scores.progress is not None:
                 self.progress = describe_progress(one.scores.progress)
         self.ood |= {key: one.ood for key, one in labels.items() if one.ood}
-        self.undecided += [key for key, one in labels.items() if not (one.labeled.any() or one.withheld)]
+        for key, one in labels.items():
+            if not one.labeled.any():
+                (self.withheld if one.withheld else self.undecided).append(key)
 
 
 def label_episodes(judge: Judge, episodes: Sequence[Episode]) -> list[Answer]:

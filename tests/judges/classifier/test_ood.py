@@ -180,7 +180,10 @@ def test_label_says_how_many_are_ood_and_what_became_of_them(folder, tmp_path):
     assert "1 episode is out of distribution (1); of episode 1: its frames look like no training frames" in said
     assert "they are labeled as others are; ood=abstain leaves them out" in said
     said = " ".join(plaudit(*words, "ood=abstain", cwd=tmp_path).split())
-    assert "they have no labels" in said and "2 episodes of s labeled by classifier" in said
+    assert (
+        "they have no labels" in said
+        and "1 episode of s labeled by classifier (1 called a success), 1 left without labels" in said
+    )
     ledger = Store.open(tmp_path / "s").ledger
     assert (
         ledger.labels(1).withheld

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from plaudit.config import parse
-from plaudit.encoders import SameConv2d, SameMaxPool2d, feature_map_size, same_padding
+from plaudit.encoders import SameConv2d, SameMaxPool2d, feature_map_size, same_padding, weights_digest
 from plaudit.encoders.resnet import Resnet10Config, ResNetEncoderWrapper, load_pretrained_resnet10
 from plaudit.errors import BadFile, UnsafeFile
 
@@ -23,6 +23,15 @@ def published() -> State:
     """Every tensor random, the norms' too, so that a swap of any two shows."""
     torch.manual_seed(0)
     return {name: torch.randn_like(tensor) * 0.1 for name, tensor in ResNetEncoderWrapper().state_dict().items()}
+
+
+def test_encoders_of_equal_weights_share_maps_only_if_they_see_equal_pixels(published):
+    digests = []
+    for settings in ({}, {}, {"normalize": "unit"}, {"padding": "torchvision"}):
+        encoder = Resnet10Config(**settings).build()
+        encoder.load_state_dict(published)
+        digests.append(weights_digest(encoder))
+    assert digests[0] == digests[1] and len(set(digests)) == 3
 
 
 def features(state: State) -> Tensor:
