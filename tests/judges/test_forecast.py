@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from plaudit.judges.guarantee import AHEAD, FIGURES, Forecast, draw_others, make_forecast
+from plaudit.judges.guarantee import AHEAD, FORECAST_FIGURES, Forecast, draw_others, make_forecast
 from plaudit.judges.metrics import EpisodePrediction
 from plaudit.judges.stats import NOT_MEASURED, Interval
 from plaudit.report.judge import format_figure
@@ -26,7 +26,7 @@ def episodes(rng: np.random.Generator, count: int, bad: float = 0.15) -> list[Ep
 
 
 def test_the_intervals_hold_the_figures_of_ten_others_in_nine_of_ten_data_sets():
-    covered = {name: [] for name in FIGURES}
+    covered = {name: [] for name in FORECAST_FIGURES}
     for seed in range(25):
         rng = np.random.default_rng(seed)
         forecast = make_forecast(episodes(rng, 20), RULE)

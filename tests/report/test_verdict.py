@@ -56,8 +56,8 @@ def judged(found: int, passed: int = 0, **options) -> Verdict:
     return judge_verdict(metrics.causal, **options)
 
 
-def calibrated(fpr: float) -> Verdict:
-    numbers = {"episodes": 9, "successes": 3, "target_fpr": 0.01, "fpr_low": 0.0, "fpr_high": 0.5, "recall": 0.9}
+def calibrated(fpr: float, recall: float = 0.9) -> Verdict:
+    numbers = {"episodes": 9, "successes": 3, "target_fpr": 0.01, "fpr_low": 0.0, "fpr_high": 0.5, "recall": recall}
     record = CalibrationRecord(date="", fingerprint="f", reference=("human",), fpr=fpr, **numbers)
     return calibration_verdict(record, "my judge.yaml", "my data")
 
@@ -131,6 +131,12 @@ def test_a_page_and_a_terminal_show_the_same_three_lines_first():
     with (console := Console(width=200)).capture() as shown:
         console.print(verdict)
     assert shown.get().splitlines() == ["result: Usable.", "why: It is good.", "next: Go on: plaudit env list"]
+
+
+def test_a_rule_that_finds_no_success_is_not_usable():
+    assert calibrated(0.0).tone == "good"
+    blind = calibrated(0.0, recall=0.0)
+    assert blind.tone == "bad" and blind.result == "Not usable yet: it detects no success."
 
 
 def test_long_errors_are_written_out():

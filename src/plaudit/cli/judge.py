@@ -1,7 +1,6 @@
 """`plaudit judge`: how good is one, and the rule that makes it as careful as it should be."""
 
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -378,8 +377,6 @@ def arena_(
     controls. A clock and a constant take it too, and must fail. Writes a page (report.html) and a file (arena.json).
     Ctrl-C keeps the scores so far, and the same command resumes.
     """
-    from dataclasses import replace
-
     from plaudit.data.transfer import check_new
     from plaudit.judges import arena
     from plaudit.judges.config import load_named_judge
@@ -415,11 +412,7 @@ def arena_(
     if not own:
         raise DataError("no judge could be measured; the reasons are above")
     arena.check_baselines(ranked)
-    verdict = exam_verdict([one.certificate for one in own], {}, str(folder))
-    if own[0].certificate.passed:
-        word, *keys = split[names.index(own[0].name)]
-        words = ["--config" if Path(word).exists() else "--judge", word, *keys]
-        verdict = replace(verdict, command=shlex.join(["plaudit", "label", str(folder), *words]))
+    verdict = exam_verdict([one.certificate for one in own], dict(zip(names, split)), str(folder))
     target = output_dir or free_path(ARENAS, folder.name)
     pairs, frames = arena.pairwise_wins(ranked), arena.disagreements(store, ranked)
     save_arena(target, ranked, pairs, frames, failed, verdict)
@@ -502,7 +495,8 @@ def exam_(
     results.sort(key=lambda result: rank(result[0]))
     title = results[0][0].name if len(results) == 1 else f"{len(results)}_judges"
     target = output_dir or free_path(EXAMS, title)
-    verdict = exam_verdict([one for one, _ in results], dict(zip(names, judges, strict=True)), folder)
+    given = {name: [word, *overrides] for name, word in zip(names, judges, strict=True)}
+    verdict = exam_verdict([one for one, _ in results], given, folder)
     save_exam(target, results, verdict)
     for path in kept:
         path.unlink(missing_ok=True)

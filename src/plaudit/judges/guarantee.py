@@ -54,7 +54,7 @@ AHEAD = 10  # other episodes, whose figures are forecast
 LEVEL = 0.95
 _DRAWS = 4000
 
-FIGURES = {
+FORECAST_FIGURES = {
     "fpr": "false-positive rate (frames)",
     "recall": "recall (frames)",
     "onset_median": "success-onset error, causal: median",
@@ -72,7 +72,7 @@ class Forecast(Config):
     cross_fitted: NonNegativeInt = 0
     why_not: str = ""  # why none was
     ahead: PositiveInt = AHEAD
-    # Of FIGURES; rates as fractions, errors in frames. A low end of NaN: these episodes have nothing to measure.
+    # Of FORECAST_FIGURES; rates as fractions, errors in frames. A low end of NaN: there is nothing to measure.
     # A value of NaN with a low end: no success was found in these. No upper end: possibly none is found in others.
     figures: dict[str, Interval]
     with_twice: dict[str, Interval]  # the same if it rested on twice as many episodes like these
@@ -172,7 +172,7 @@ def _figures(drawn: AnyArray) -> dict[str, AnyArray]:
         rates = [passed.sum(axis=1) / failures.sum(axis=1), detected.sum(axis=1) / successes.sum(axis=1)]
     errors = [_quantile(values, q) for values in (onset, cutoff) for q in (0.5, 0.9)]
     unbounded = [np.where(has_success & np.isnan(error), np.inf, error) for error in errors]
-    return dict(zip(FIGURES, [*rates, *unbounded], strict=True))
+    return dict(zip(FORECAST_FIGURES, [*rates, *unbounded], strict=True))
 
 
 def _quantile(values: AnyArray, q: float) -> AnyArray:

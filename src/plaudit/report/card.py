@@ -77,7 +77,7 @@ def _judge(path: Path, name: str) -> Iterator[str]:
         if certificate is None:
             yield f"**None.** Examine it before you rely on it: `plaudit judge exam {name} STORE`."
         else:
-            verdict = exam_verdict([certificate], {certificate.name: name})
+            verdict = exam_verdict([certificate], {})
             yield f"**{plain(verdict.result)}** {plain(verdict.why)} {plain(certificate.line)}."
             yield _table({FIGURES[key]: format_figure(key, figure) for key, figure in certificate.figures.items()})
     if warnings := judge_warnings(config, judge):

@@ -30,7 +30,7 @@ from plaudit.data.transfer import new_folder
 from plaudit.judges.calibration import CalibrationRecord, Fit
 from plaudit.judges.certificate import MAX_FPR, ControlResult
 from plaudit.judges.evaluation import JudgeEvaluation, frame_prediction
-from plaudit.judges.guarantee import FIGURES, Forecast, Guarantee
+from plaudit.judges.guarantee import FORECAST_FIGURES, Forecast, Guarantee
 from plaudit.judges.labeling import group_by_message
 from plaudit.judges.metrics import (
     CalibrationCurve,
@@ -430,7 +430,7 @@ def _forecast_section(forecast: Forecast) -> Markup:
     """What other episodes will show, and how much more would be known with twice as many episodes."""
     rows = [
         (about, format_figure(name, forecast.figures[name]), format_figure(name, forecast.with_twice[name], bare=True))
-        for name, about in FIGURES.items()
+        for name, about in FORECAST_FIGURES.items()
     ]
     ahead = format_count(forecast.ahead, "other episode")
     figures = page.table(rows, ("figure", f"measured (of {ahead})", "by twice as many episodes"))
@@ -477,7 +477,7 @@ def judge_table(title: str, metrics: JudgeMetrics, controls: Sequence[ControlRes
 
 def forecast_table(forecast: Forecast) -> rich.table.Table:
     """What other episodes will show."""
-    values = {meaning: format_figure(name, forecast.figures[name]) for name, meaning in FIGURES.items()}
+    values = {meaning: format_figure(name, forecast.figures[name]) for name, meaning in FORECAST_FIGURES.items()}
     ahead = format_count(forecast.ahead, "other episode")
     return key_value_table(f"Expected on {ahead} (95% prediction interval)", values)
 

@@ -320,9 +320,10 @@ def calibration_verdict(record: "CalibrationRecord", judge: Path | str, store: P
         f"predicted as success. The target was {target} of failure frames."
     )
     label = label_command(store)
-    if record.fpr > record.target_fpr:
+    problem = "it detects no success" if not record.recall else ""
+    if problem := f"the false-positive rate is {fpr}" if record.fpr > record.target_fpr else problem:
         advice = "Label more episodes and calibrate again, or raise --target-fpr"
-        return Verdict(f"Not usable yet: the false-positive rate is {fpr}.", why, advice, label)
+        return Verdict(f"Not usable yet: {problem}.", why, advice, label)
     exam = f"plaudit judge exam {quoted(judge)} OTHER_STORE"
     advice = "Examine it on episodes not used for calibration"
     if record.promise is not None and record.promise.kept:
@@ -331,15 +332,15 @@ def calibration_verdict(record: "CalibrationRecord", judge: Path | str, store: P
     return Verdict(result, why, advice, exam, "good")
 
 
-def exam_verdict(certificates: "Sequence[Certificate]", judges: Mapping[str, str], store: str = "STORE") -> Verdict:
-    """Verdict on one or more judges, the best first. judges: name -> as given to the command"""
+def exam_verdict(
+    certificates: "Sequence[Certificate]", judges: Mapping[str, Sequence[str]], store: str = "STORE"
+) -> Verdict:
+    """Verdict on one or more judges, the best first. judges: name -> the judge and its keys, as given to the command"""
     passed, best = [one for one in certificates if one.passed], certificates[0]
     if not passed:
-        result = (
-            "Not usable: it failed its exam." if len(certificates) == 1 else "Not usable: no judge passed the exam."
-        )
-        why = sentence_case(f"{best.name}: {best.problems[0]}")
-        return Verdict(result, why, "Label what it gets wrong and train it again", label_command(store))
+        result = "it failed its exam" if len(certificates) == 1 else "no judge passed the exam"
+        following = "Label what it gets wrong and train it again", label_command(store)
+        return Verdict(f"Not usable: {result}.", f"{best.name}: {best.problems[0]}.", *following)
     false, data = best.figures["fpr"], best.data
     why = (
         f"{best.name} passed all controls. It predicts success in {format_percent(false.value)} of failure frames, on "
@@ -348,7 +349,9 @@ def exam_verdict(certificates: "Sequence[Certificate]", judges: Mapping[str, str
     result = "Usable: it passed its exam."
     if len(certificates) > 1:
         result = f"Usable: {best.name} is the best of {len(certificates)} judges; {len(passed)} passed."
-    command = f"plaudit label {quoted(store)} --config {quoted(judges.get(best.name, best.name))}"
+    word, *keys = judges.get(best.name, [best.name])
+    option = "--config" if Path(word).exists() else "--judge"
+    command = shlex.join(["plaudit", "label", store, option, word, *keys])
     return Verdict(result, why, "Label episodes with it, or use it in a run (judge=...)", command, "good")
 
 

@@ -61,7 +61,7 @@ def _rule(path: Path) -> DecisionRule | None:
 
 def _verdict(path: Path, scores: Any, certificate: Certificate | None, problem: str) -> Verdict:
     if certificate is not None:
-        return exam_verdict([certificate], {certificate.name: str(path)}, certificate.data.store)
+        return exam_verdict([certificate], {certificate.name: [str(path)]}, certificate.data.store)
     precision, recall = (scores.get(name) for name in ("precision", "recall"))
     good = isinstance(precision, float | int) and isinstance(recall, float | int) and min(precision, recall) >= 0.9
     why = problem or f"Precision {_percent(precision)}, recall {_percent(recall)} on held-out frames."

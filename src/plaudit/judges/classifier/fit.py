@@ -366,7 +366,7 @@ def choose_rule(config: RewardTrainConfig, table: RewardDataset, scored: OutOfFo
     rule = DecisionRule(threshold=threshold.value, cutoff_offset=fit_cutoff_offset(predictions, threshold.value))
     # Where episodes end with their first success, there is no second frame to confirm it.
     lengths = [int((one.target == 1).sum()) for one in predictions if one.first_success is not None]
-    if np.median(lengths) < rule.k:
+    if config.predict_success and np.median(lengths) < rule.k:
         rule = rule.model_copy(update={"k": 1, "n": 1})
     return ChosenRule(calibration, threshold, promise, rule)
 
