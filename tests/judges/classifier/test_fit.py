@@ -19,7 +19,7 @@ from plaudit.encoders.resnet import Resnet10Config
 from plaudit.errors import BadFile, JudgeError, PlauditError, TargetNotEmpty
 from plaudit.judges import epochs
 from plaudit.judges.calibration import PlattScaling
-from plaudit.judges.classifier import model, training
+from plaudit.judges.classifier import dataset, model, training
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import SPLITS, RewardDataset, add_blank_negatives, split, subsample
@@ -112,6 +112,12 @@ def test_every_frame_of_a_store_is_a_sample_of_the_data_set(squares):
     row = int(table.rows_of([7])[2])
     assert (table.episode[row], table.frame_index[row]) == (7, 2)
     assert table.target[row] == squares.ledger.labels(7).targets[2]
+
+
+def test_a_long_episode_is_resized_piece_by_piece(squares, monkeypatch):
+    whole = RewardDataset.from_store(squares, image_size=(16, 16)).images["front"]
+    monkeypatch.setattr(dataset, "RESIZED_AT_ONCE", 5)
+    assert np.array_equal(RewardDataset.from_store(squares, image_size=(16, 16)).images["front"], whole)
 
 
 @pytest.mark.parametrize("members", [1, 2])
@@ -226,7 +232,7 @@ def test_frames_that_show_nothing_are_learned_as_failures(squares):
     longer, parts = add_blank_negatives(table, split(table, seed=0), seed=0)
     blanks = np.flatnonzero(longer.episode < 0)
     assert set(blanks) <= set(parts["train"]) and not longer.target[blanks].any()
-    assert np.array_equal(longer.images["front"][: len(table)], table.images["front"])
+    assert np.array_equal(longer.images["front"][: len(table)], table.images["front"][: len(table)])
     assert (longer.images["front"][blanks[0]] == 0).all()
 
 
@@ -496,7 +502,7 @@ def test_bad_input_is_refused_with_a_sentence_and_nothing_is_written(tmp_path, b
 def test_frames_that_do_not_fit_on_the_disk_are_refused_before_they_are_written(squares, monkeypatch):
     usage = shutil.disk_usage(squares.folder)
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=1000))
-    with pytest.raises(JudgeError, match=r"the frames to learn from take 0.2 MB in .* and 0.0 MB are free. Free some"):
+    with pytest.raises(JudgeError, match=r"the frames to learn from take 0.3 MB in .* and 0.0 MB are free. Free some"):
         RewardDataset.from_store(squares)
 
 

@@ -26,6 +26,7 @@ from plaudit.types import AnyArray, ByteArray, FloatArray, ProgressFn, name_of_c
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+RESIZED_AT_ONCE = 128  # frames: a long episode does not fit into memory as floats
 MIN_EPISODES = 4  # of which one each is held out for validation and test
 
 Size = tuple[int, int]
@@ -37,7 +38,7 @@ class RewardDataset:
 
     store: Store
     cameras: Mapping[str, Size]  # the frames as they were recorded
-    images: Mapping[str, ByteArray]  # camera -> [F, h, w, 3], resized
+    images: Mapping[str, ByteArray]  # camera -> [F or more, h, w, 3], resized; the rest is room for blank frames
     state: FloatArray  # [F, S]; S is 0 where episodes have states of different sizes, as .npy trajectories have none
     target: FloatArray  # [F] 1, 0, or NaN without a label
     progress: FloatArray  # [F] 0 at an episode's start to 1 at its first success; NaN where there was none
@@ -75,8 +76,11 @@ class RewardDataset:
         recorded = [np.arange(store.entry(i).rows)[store.episode(i).observed] for i in ids]
         counts = [len(frames) for frames in recorded]
         starts = np.cumsum([0, *counts])
-        shapes = {camera: (starts[-1], *(image_size or size), 3) for camera, size in sizes.items()}
-        images = _memmaps(shapes, cache_dir)
+        num_rows = starts[-1] + _num_blanks(starts[-1])
+        shapes = {camera: (num_rows, *(image_size or size), 3) for camera, size in sizes.items()}
+        folder = cache_dir or Path(tempfile.gettempdir())
+        check_space(folder, sum(math.prod(shape) for shape in shapes.values()), "the frames to learn from")
+        images = {camera: _memmap(shape, folder) for camera, shape in shapes.items()}
         states, targets, ways, fps = [], [], [], []  # of each episode
         digest = hashlib.sha256()
         for number, episode_id in enumerate(progress(ids)):
@@ -84,10 +88,11 @@ class RewardDataset:
             episode = store.episode(episode_id)
             for camera in cameras:
                 shown = episode.frames[name_of_camera(camera, episode.frames, cameras)]
-                pixels = np.ascontiguousarray(shown[frames])
-                if image_size is not None:
-                    pixels = resize_images(torch.from_numpy(pixels), image_size).numpy()
-                images[camera][start : start + len(frames)] = pixels
+                for begin in range(0, len(frames), RESIZED_AT_ONCE):
+                    pixels = np.ascontiguousarray(shown[frames[begin : begin + RESIZED_AT_ONCE]])
+                    if image_size is not None:
+                        pixels = resize_images(torch.from_numpy(pixels), image_size).numpy()
+                    images[camera][start + begin : start + begin + len(pixels)] = pixels
             labels = store.ledger.labels(episode_id, sources)
             if labels is None:  # a demonstration: success at its last frame
                 target = (frames == frames[-1]).astype(np.float32)
@@ -240,16 +245,14 @@ def rows_to_learn(
 
 
 def add_blank_negatives(
-    table: RewardDataset, splits: Mapping[Split, AnyArray], seed: int, cache_dir: Path | None = None
+    table: RewardDataset, splits: Mapping[Split, AnyArray], seed: int
 ) -> tuple[RewardDataset, dict[Split, AnyArray]]:
     """Add training frames that show nothing, as failures: recordings do not have a covered, dark or broken camera, and
     it must not be rewarded. They are episodes of one frame with ids below 0."""
     rng = np.random.default_rng([seed, 2])
-    count = max(16, len(splits["train"]) // 25)
-    images = _memmaps({c: (len(old) + count, *old.shape[1:]) for c, old in table.images.items()}, cache_dir)
-    for camera, frames in table.images.items():
-        images[camera][: len(frames)] = frames
-        images[camera][len(frames) :] = blank_images(rng, count, frames.shape[1:])
+    count = _num_blanks(len(splits["train"]))
+    for frames in table.images.values():
+        frames[len(table) : len(table) + count] = blank_images(rng, count, frames.shape[1:])
     rows = len(table) + np.arange(count)
     chosen = rng.choice(splits["train"], count)
     added = {
@@ -262,7 +265,12 @@ def add_blank_negatives(
         "episode_start": rows,
     }
     longer = {name: np.concatenate([getattr(table, name), values]) for name, values in added.items()}
-    return replace(table, images=images, **longer), {**splits, "train": np.concatenate([splits["train"], rows])}
+    return replace(table, **longer), {**splits, "train": np.concatenate([splits["train"], rows])}
+
+
+def _num_blanks(num_rows: int) -> int:
+    """How many blank frames are added to these training frames."""
+    return max(16, num_rows // 25)
 
 
 def blank_images(rng: np.random.Generator, count: int, shape: tuple[int, ...]) -> ByteArray:
@@ -305,11 +313,6 @@ def check_space(folder: Path, num_bytes: int, what: str) -> None:
         )
 
 
-def _memmaps(shapes: Mapping[str, tuple[int, ...]], folder: Path | None) -> dict[str, ByteArray]:
-    """Arrays in temporary files, because frames may not fit into memory."""
-    num_bytes = sum(math.prod(shape) for shape in shapes.values())
-    check_space(folder or Path(tempfile.gettempdir()), num_bytes, "the frames to learn from")
-    return {
-        name: np.memmap(tempfile.TemporaryFile(dir=folder), np.uint8, "w+", shape=shape)
-        for name, shape in shapes.items()
-    }
+def _memmap(shape: tuple[int, ...], folder: Path) -> ByteArray:
+    """An array in a temporary file, because frames may not fit into memory."""
+    return np.memmap(tempfile.TemporaryFile(dir=folder), np.uint8, "w+", shape=shape)

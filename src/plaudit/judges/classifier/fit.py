@@ -123,7 +123,7 @@ def train_reward_model(
     )
     splits = split(table, config.seed, config.val_fraction, config.test_fraction)
     splits["train"] = subsample(table, splits["train"], config.train_fps)
-    table, splits = add_blank_negatives(table, splits, config.seed, cache_dir)
+    table, splits = add_blank_negatives(table, splits, config.seed)
     # Choose the settings that were left open.
     prepare_work(work_dir, {"config": config.model_dump(mode="json"), "data": table.fingerprint})
     elapsed_s = time.monotonic() - begun
