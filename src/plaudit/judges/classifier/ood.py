@@ -158,9 +158,7 @@ class OodDetector:
         far, outside, disagreement, begun = self.limits.tolist()
         signs = []
         if view.start_prob > begun:
-            signs.append(
-                f"it looks successful from the first frame (P = {view.start_prob:.2f}); no training episode does"
-            )
+            signs.append(f"it looks successful from the first frame (P = {view.start_prob:.2f}, limit {begun:.2f})")
         if frames > far:
             signs.append(f"its frames look like no training frames (distance {frames / far:.1f} times the limit)")
         if start > outside:
