@@ -3,7 +3,7 @@
     python scripts/web_pictures.py FOLDER docs/images        # the pictures of the documentation
     python scripts/web_pictures.py FOLDER OUT --all          # every page, light, dark and on a phone, to be reviewed
 
-FOLDER may be that of report_pictures.py, whose demo and online run are shown. What it lacks is made (about 15 minutes
+FOLDER may be that of report_pictures.py, whose demo is shown. What it lacks is made (about 15 minutes
 on two cores). Needs Chromium.
 """
 
@@ -84,7 +84,7 @@ def addresses(name: str) -> dict[str, str]:
     """Page -> what follows the # of its address."""
     items = json.load(urllib.request.urlopen(f"{ADDRESS}api/library"))
     runs = [item["name"] for item in items if item["kind"] == "run"]
-    data, run, judge = (quote(f"{name}/{part}", safe="") for part in ("data", "online", "judge"))
+    data, run, judge = (quote(f"{name}/{part}", safe="") for part in ("data", "demo/run", "judge"))
     return {
         "overview": "/",
         "episodes": f"/episodes/{data}",

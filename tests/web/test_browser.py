@@ -84,6 +84,9 @@ def test_episodes_are_filtered_scrubbed_and_untrusted_text_stays_text(tmp_path):
             "(e => { e.value = 'success'; e.dispatchEvent(new Event('change')) })(document.querySelector('select'))"
         )
         page.wait("document.body.innerText.includes('No episode matches these filters')")
+        page.run("document.querySelector('select[aria-label=agreement]').focus()")
+        page.press("ArrowDown")  # changes the filter, and the keyboard stays on it
+        page.wait("location.hash.includes('disagree=1') && document.activeElement.ariaLabel == 'agreement'")
         page.goto(server.address + "?2#/episode/s/1")
         page.wait("document.querySelector('.cameras img')?.complete")
         assert page.run("document.querySelector('h1').innerText") == NASTY

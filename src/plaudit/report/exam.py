@@ -23,22 +23,22 @@ from markupsafe import Markup
 from plaudit.data.transfer import new_folder
 from plaudit.files import file_name
 from plaudit.judges.arena import Disagreement, Entry, PairwiseWins
-from plaudit.judges.certificate import CERTIFICATE_FILE, CORRELATIONS, FIGURES, IN_FRAMES, Certificate
+from plaudit.judges.certificate import CERTIFICATE_FILE, FIGURES, Certificate
 from plaudit.judges.evaluation import JudgeEvaluation
 from plaudit.judges.stats import Interval
 from plaudit.report import page, plots
 from plaudit.report.judge import JudgeReport, write_reports
-from plaudit.report.verdict import Verdict, format_count, format_frames_interval, format_percent, format_short_interval
+from plaudit.report.verdict import Verdict, format_count, format_exam_figure, format_percent, format_short_interval
 
 Examined = Sequence[tuple[Certificate, JudgeEvaluation]]  # the best first
 
 _RANKED = {  # heading -> figure
+    "false-positive rate": "fpr",
+    "recall": "recall",
+    "precision": "precision",
+    "first success frame": "onset_median",
     "ROC AUC, same frame": "same_time_roc_auc",
     "ROC AUC, all frames": "frame_roc_auc",
-    "precision": "precision",
-    "recall": "recall",
-    "false-positive rate": "fpr",
-    "first success frame": "onset_median",
 }
 _ABOUT_RESULT = (
     "Brackets and bars: 95% confidence intervals. They are about episodes that are independent and recorded like those "
@@ -96,12 +96,15 @@ def write_exam_report(
         page.text(_ABOUT_RESULT, "muted"),
     )
     rows = [
-        (page.span(about, "muted"), *(_format_figure(name, one.figures[name]) for one in judges))
+        (page.span(about, "muted"), *(format_exam_figure(name, one.figures[name]) for one in judges))
         for name, about in FIGURES.items()
     ]
-    figures = page.section("Figures", page.table(rows, ("", *names)), page.text(_ABOUT_FIGURES, "muted"))
+    figures = [page.table(rows, ("", *names)), page.text(_ABOUT_FIGURES, "muted")]
+    if len(judges) == 1:  # the result has the most important ones
+        figures = [page.folded("Show all figures", *figures)]
     reports = [JudgeReport.of(one.name, evaluation, _metadata(one)) for one, evaluation in examined]
-    write_reports(path, title, verdict, [page.text(summary, "muted"), result], reports, [*more, figures])
+    first = [page.text(summary, "muted"), result]
+    write_reports(path, title, verdict, first, reports, [*more, page.section("Figures", *figures)])
 
 
 def _failure(certificate: Certificate) -> Markup:
@@ -134,17 +137,6 @@ def exam_table(certificates: Sequence[Certificate]) -> rich.table.Table:
     return table
 
 
-def _format_figure(name: str, rate: Interval) -> str:
-    """A figure of an exam with its interval; "-" where it could not be measured."""
-    if math.isnan(rate.value):
-        return "-"
-    if name in IN_FRAMES:
-        return format_frames_interval(rate)
-    if name in CORRELATIONS or name.endswith("roc_auc"):
-        return f"{rate.value:.2f} ({rate.low:.2f} to {rate.high:.2f})"
-    return format_short_interval(rate)
-
-
 def _result(certificate: Certificate) -> str:
     return "passed" if certificate.passed else certificate.shortcut or "failed"
 
@@ -154,7 +146,7 @@ def _results(certificates: Sequence[Certificate], shown: Mapping[str, str]) -> l
     rows = []
     for certificate in certificates:
         tried = [control for control in certificate.controls if control.frames]
-        figures = [_format_figure(name, certificate.figures[name]) for name in shown.values()]
+        figures = [format_exam_figure(name, certificate.figures[name]) for name in shown.values()]
         result = page.span(_result(certificate), "good" if certificate.passed else "bad")
         passed = f"{sum(control.passed for control in tried)} of {len(tried)}"
         rows.append((certificate.name, result, *figures, passed))
@@ -164,8 +156,8 @@ def _results(certificates: Sequence[Certificate], shown: Mapping[str, str]) -> l
 def _interval_charts(certificates: Sequence[Certificate]) -> list[Markup]:
     good, charts = [one.passed for one in certificates], []
     for title, name, mark in (
-        ("ROC AUC, frames of the same number (a clock: 50%)", "same_time_roc_auc", 0.5),
         ("False-positive rate, frames", "fpr", None),
+        ("ROC AUC, frames of the same number (a clock: 50%)", "same_time_roc_auc", 0.5),
     ):
         rates = {one.name: one.figures[name] for one in certificates}
         rows = {judge: (rate.value, rate.low, rate.high) for judge, rate in rates.items()}

@@ -85,6 +85,19 @@ def format_frames_interval(interval: "Interval") -> str:
     return f"{format_frames(interval.value)} ({_three_digits(interval.low)}{high})"
 
 
+def format_exam_figure(name: str, rate: Interval) -> str:
+    """A figure of an exam with its interval; "-" where it could not be measured."""
+    from plaudit.judges.certificate import CORRELATIONS, IN_FRAMES
+
+    if math.isnan(rate.value):
+        return "-"
+    if name in IN_FRAMES:
+        return format_frames_interval(rate)
+    if name in CORRELATIONS or name.endswith("roc_auc"):
+        return f"{rate.value:.2f} ({rate.low:.2f} to {rate.high:.2f})"
+    return format_short_interval(rate)
+
+
 def format_duration(seconds: float) -> str:
     """48 s, 2 min 05 s, 3 h 10 min."""
     whole = round(seconds)

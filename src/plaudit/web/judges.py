@@ -10,18 +10,18 @@ from plaudit.data.disk import Folder
 from plaudit.data.store import Store
 from plaudit.errors import DataError, JudgeError, PlauditError
 from plaudit.files import Root, parse_json, read_json_object, understood
-from plaudit.judges.certificate import CERTIFICATE_FILE, FIGURES, IN_FRAMES, Certificate, load_certificate
+from plaudit.judges.certificate import CERTIFICATE_FILE, FIGURES, Certificate, load_certificate
 from plaudit.judges.config import load_judge_config
 from plaudit.judges.evaluation import load_reference_labels, resolve_reference
 from plaudit.judges.metrics import EpisodePrediction, largest_errors
-from plaudit.judges.stats import Interval
-from plaudit.report.verdict import Verdict, exam_verdict, format_frames_interval, quoted
+from plaudit.report.verdict import Verdict, exam_verdict, format_exam_figure, quoted
 from plaudit.rule import DecisionRule
 from plaudit.web.episodes import as_json
 from plaudit.web.runs import training_curve
 
 HELD_OUT = "held_out.jsonl"
 WORST = 12  # frames
+MAIN_FIGURES = ("fpr", "frame_recall", "precision", "recall", "onset_median", "same_time_roc_auc")
 MAX_EPISODES = 5000  # whose scores are compared, the newest
 
 
@@ -76,22 +76,16 @@ def _percent(value: Any) -> str:
 
 
 def _certificate(certificate: Certificate) -> dict[str, Any]:
-    """An exam, for a table."""
-
-    def cell(name: str, figure: Interval) -> str:
-        if figure.value != figure.value:
-            return "-"
-        if name in IN_FRAMES:
-            return format_frames_interval(figure)
-        return f"{figure.value:.3f} ({figure.low:.3f} to {figure.high:.3f})"
-
+    """An exam, for a table. The figures that matter most come first."""
+    figures = {name: FIGURES[name] for name in MAIN_FIGURES} | FIGURES
     return {
         "passed": certificate.passed,
         "date": certificate.date[:10],
         "data": f"{certificate.data.episodes} episodes of {certificate.data.store}, {certificate.data.successes} of "
         f"them successes, by {', '.join(certificate.data.reference)}",
         "problems": list(certificate.problems),
-        "figures": [[title, cell(name, certificate.figures[name])] for name, title in FIGURES.items()],
+        "figures": [[title, format_exam_figure(name, certificate.figures[name])] for name, title in figures.items()],
+        "main": len(MAIN_FIGURES),
         "controls": [
             [one.name, one.frames, None if one.frames == 0 else one.fpr.value, one.max_fpr, one.passed]
             for one in certificate.controls

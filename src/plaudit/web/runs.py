@@ -32,21 +32,41 @@ CLIPS = 4  # latest and most disputed episodes
 RECENT = 200  # episodes that the disputed ones are chosen from
 MAX_METRICS = 1 << 30  # bytes
 SUCCESS = {
+    "evaluation seeds": "eval/success_once",
+    "evaluation seeds, by the judge": "eval/judge_success_once",
     "judge": "judge/success_once",
     "corrected by the audit": CORRECTED,
     "simulator": "env/success_once",
-    "evaluation seeds": "eval/success_once",
-    "evaluation seeds, by the judge": "eval/judge_success_once",
     "without any help": "judge/success_unaided",
 }
-OTHER = {
-    "Audit": ("audit/false_successes", "audit/missed_successes"),
-    "Robot": (
-        *("time/observation_age_ms", "time/inference_ms", "time/late_ms", "rollout/held_fraction"),
-        *("time/env_steps_per_s", "policy/staleness_s", "person/intervention_rate"),
-    ),
-    "Queues": ("replay/unlabeled_episodes", "learner/pending_updates", "time/judge_latency_s", "time/updates_per_s"),
-    "Learning": ("rollout/rewards", "loss/critic", "loss/bc", "loss/flow", "loss/policy", "policy/entropy"),
+OTHER = {  # heading -> title of a chart -> metric; entropy comes last
+    "Audit": {
+        "false successes, of the judge's successes": "audit/false_successes",
+        "missed successes, of all episodes": "audit/missed_successes",
+    },
+    "Robot": {
+        "age of the observation behind a command (ms)": "time/observation_age_ms",
+        "time of one inference (ms)": "time/inference_ms",
+        "delay of a control step (ms)": "time/late_ms",
+        "control steps without a command": "rollout/held_fraction",
+        "env steps per second": "time/env_steps_per_s",
+        "age of the robot's policy version (s)": "policy/staleness_s",
+        "steps by a person": "person/intervention_rate",
+    },
+    "Queues": {
+        "episodes without labels": "replay/unlabeled_episodes",
+        "updates that the learner may make": "learner/pending_updates",
+        "judge's time per episode (s)": "time/judge_latency_s",
+        "updates per second": "time/updates_per_s",
+    },
+    "Learning": {
+        "rewards per step": "rollout/rewards",
+        "loss of the critic": "loss/critic",
+        "loss of cloning": "loss/bc",
+        "loss of the flow": "loss/flow",
+        "loss of the policy": "loss/policy",
+        "entropy of the policy": "policy/entropy",
+    },
 }
 
 
@@ -125,7 +145,7 @@ def _describe_run(run: "RunData") -> dict[str, Any]:
     live, band = ask(path), _thinned(run.band(CORRECTED))
     success = success_of(run)
     groups = {
-        title: {name: points for name in names if len(points := _thinned(run.points(name), SMALL)) > 1}
+        title: {name: curve for name, metric in names.items() if len(curve := _thinned(run.points(metric), SMALL)) > 1}
         for title, names in OTHER.items()
     }
     return {
@@ -160,22 +180,32 @@ def _describe_run(run: "RunData") -> dict[str, Any]:
 def success_of(run: "RunData") -> "dict[str, Series]":
     """Success rates by kind. With an audit, the judge's is of the same episodes as its correction."""
     metrics = SUCCESS | ({"judge": "audit/judge_success_rate"} if run.points(CORRECTED) else {})
-    return {label: points for label, name in metrics.items() if (points := run.rates(name))}
+    rates = {label: points for label, name in metrics.items() if (points := run.rates(name))}
+    if run.points(CORRECTED) and not run.is_online and rates.pop("simulator", None):
+        from plaudit.report.run import SuccessRates
+
+        rates |= SuccessRates.of(run).curves  # all of the same episodes, as in the report
+    return rates
 
 
 def _windows(run: "RunData") -> str:
     """Which episodes the rates in training are of, where they differ."""
     if not (run.points(CORRECTED) and run.points(SUCCESS["simulator"])):
         return ""
-    newest = "the last 50 episodes" if run.is_online else "the last rollout"
     judged = f"the last {window} episodes" if (window := run.option("audit", "window")) else "the audit's window"
-    return f"The judge's rate and its correction cover {judged}. The simulator's rate covers {newest}."
+    if not run.is_online:
+        return f"Rates in training cover {judged}."
+    return f"The judge's rate and its correction cover {judged}. The simulator's rate covers the last 50 episodes."
 
 
 def compare_runs(runs: Sequence[tuple[str, "RunData"]]) -> list[dict[str, Any]]:
     """Curves of success and the last numbers of several runs, by metric."""
-    return [
-        {
+    return [_compared(name, run) for name, run in runs]
+
+
+def _compared(name: str, run: "RunData") -> dict[str, Any]:
+    with understood(run.folder):
+        return {
             "name": name,
             "step": run.last.get("step", 0),
             "elapsed_s": run.last.get("time/elapsed_s", 0),
@@ -185,8 +215,6 @@ def compare_runs(runs: Sequence[tuple[str, "RunData"]]) -> list[dict[str, Any]]:
             "about": _windows(run),
             "verdict": as_json(run_verdict(run)),
         }
-        for name, run in runs
-    ]
 
 
 def recent_episodes(store: Store, run: "RunData") -> dict[str, Any]:

@@ -368,13 +368,13 @@ NAVIGATE = (
     Action("faster", ("+", "="), "faster"),
 )
 LABEL = (
-    Action("label_failure", ("0",), "no success: this frame, or the range", lambda s: s.label(False)),
-    Action("label_success", ("1",), "success: this frame, or the range", lambda s: s.label(True)),
+    Action("label_failure", ("0",), "mark failure: this frame, or the range", lambda s: s.label(False)),
+    Action("label_success", ("1",), "mark success: this frame, or the range", lambda s: s.label(True)),
     Action("success_from_here", ("S",), "success from here: none before", lambda s: s.success_from_here()),
     Action("start_selection", ("I", "["), "range from: it begins here", lambda s: s.cursor.start_selection()),
     Action("end_selection", ("O", "]"), "range to: it ends here", lambda s: s.cursor.end_selection()),
     Action("clear_selection", ("Esc",), "forget the range", lambda s: s.cursor.clear_selection()),
-    Action("fail", ("F",), "all fail: the whole episode", lambda s: s.fail()),
+    Action("fail", ("F",), "no success: in the whole episode", lambda s: s.fail()),
     Action("exclude", ("X",), "exclude: not used for training", lambda s: s.exclude()),
     Action("clear", ("C",), "clear: nothing is labeled", lambda s: s.clear()),
 )

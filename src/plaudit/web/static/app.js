@@ -16,8 +16,16 @@ const PAGES = {
 let leave = null;
 let visit = 0;
 
+// The control that is used now, to be found again on the page that its change leads to.
+function focused() {
+  const node = document.activeElement;
+  if (!node.matches("#page :is(select, input)")) return null;
+  const name = node.getAttribute("aria-label");
+  return name ? `${node.localName}[aria-label="${CSS.escape(name)}"]` : `input[value="${CSS.escape(node.value)}"]`;
+}
+
 async function show() {
-  const number = ++visit;
+  const number = ++visit, control = focused();
   if (leave) leave();
   leave = null;
   tell("");
@@ -35,6 +43,7 @@ async function show() {
     const ends = await make({ page: shown, crumbs, name, rest, query: new URLSearchParams(query) });
     if (number !== visit) ends?.();
     else leave = ends ?? null;
+    if (control && document.activeElement === document.body) shown.querySelector(control)?.focus();
   } catch (error) {
     const why = `${error.message[0].toUpperCase()}${error.message.slice(1)}.`;
     shown.prepend(verdict({ result: "This page cannot be shown.", why, advice: "Choose another one from the overview", tone: "bad" }),
@@ -80,7 +89,7 @@ function overview(of) {
 }
 
 function card(item, address) {
-  const facts = item.kind === "report" ? "exam, arena or evaluation" : item.error ?? item.verdict ?? (item.episodes === undefined ? "is being trained" : `${count(item.episodes, "episode")}, ${item.labeled.toLocaleString("en")} labeled`);
+  const facts = item.kind === "report" ? "opens in a new tab" : item.error ?? item.verdict ?? (item.episodes === undefined ? "is being trained" : `${count(item.episodes, "episode")}, ${item.labeled.toLocaleString("en")} labeled`);
   const to = item.kind === "report" ? { href: `/report/report/${path(item.name)}`, target: "_blank" } : { href: link(address, item.name) };
   return el("a", { class: `card ${item.tone ?? ""}`, ...to }, el("b", {}, ...breakable(item.name), item.live ? el("span", { class: "live" }, "live") : null),
     el("div", { class: item.error ? "warn" : "muted" }, facts));

@@ -30,8 +30,8 @@ const text = (words, attributes) => {
   return node;
 };
 
-// series: lists of [x, y]; band: [x, low, high] of series `bandOf`; markers: [x, text, is bad]
-export function chart(series, { range = null, band = [], bandOf = 1, markers = [], unit = plain, last = "steps", width = 640, height = 216 } = {}) {
+// series: lists of [x, y], number `dashed` with gaps; band: [x, low, high] of series `bandOf`; markers: [x, text, is bad]
+export function chart(series, { range = null, band = [], bandOf = 1, markers = [], dashed = -1, unit = plain, last = "steps", width = 640, height = 216 } = {}) {
   const points = series.flat(), xs = points.map(([x]) => x), ys = points.map(([, y]) => y);
   const left = 56, right = width - 12, top = 18, bottom = height - 26, end = Math.max(...xs, 1);
   const [low, high] = range ?? rounded(Math.min(0, ...ys), Math.max(0, ...ys));
@@ -60,6 +60,7 @@ export function chart(series, { range = null, band = [], bandOf = 1, markers = [
     const path = line.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ");
     const node = line.length > 1 ? svg("polyline", { points: path, fill: "none", "stroke-width": 2 })
       : svg("circle", { cx: x(line[0][0]), cy: y(line[0][1]), r: 4 });
+    if (number === dashed) node.setAttribute("stroke-dasharray", "5 5"); // another curve may lie below it
     root.append(styled(node, line.length > 1 ? { stroke: color(number) } : { fill: color(number) }));
   });
   return root;

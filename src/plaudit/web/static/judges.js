@@ -80,10 +80,11 @@ function examPart(judge) {
   const exam = judge.certificate;
   if (!exam) return [section("Exam", el("p", {}, "No exam yet. A judge must pass an exam before it is used on a robot."))];
   const share = (value) => (value === null ? "not tried" : `${(100 * value).toFixed(1)}%`);
+  const figures = (rows) => table(rows.map(([title, text]) => [el("span", { class: "muted" }, title), text]), ["figure", "value (95% interval)"]);
   const controls = exam.controls.map(([name, frames, rate, most, passed]) => [name, frames.toLocaleString("en"), share(rate), share(most), el("span", { class: passed ? "" : "warn" }, passed ? "passed" : "failed")]);
   return [el("div", { class: "halves" },
     section("Exam", el("p", {}, `${exam.passed ? "Passed" : "Failed"} on ${exam.date}, on ${exam.data}.`), ...exam.problems.map((text) => el("p", { class: "warn" }, text)),
-      table(exam.figures.map(([title, text]) => [el("span", { class: "muted" }, title), text]), ["figure", "value (95% interval)"])),
+      figures(exam.figures.slice(0, exam.main)), el("details", {}, el("summary", {}, "More figures"), figures(exam.figures.slice(exam.main)))),
     section("Negative controls", el("p", { class: "muted" }, "Episodes that must not be labeled as success."), table(controls, ["control", "frames", "labeled success", "limit", ""])))];
 }
 

@@ -130,7 +130,7 @@ function successPart(run) {
   if (!names.length) return section("Success", el("p", { class: "muted" }, "No episode has been labeled yet."));
   const bandOf = names.indexOf("corrected by the audit");
   return section("Success", el("div", { class: "card" }, legend(names),
-    chart(Object.values(run.success), { range: [0, 1], band: bandOf < 0 ? [] : run.band, bandOf, markers: run.markers, unit: percent, width: chartWidth() })),
+    chart(Object.values(run.success), { range: [0, 1], band: bandOf < 0 ? [] : run.band, bandOf, dashed: names.indexOf("evaluation seeds, by the judge"), markers: run.markers, unit: percent, width: chartWidth() })),
     run.about ? el("p", { class: "muted" }, run.about) : "");
 }
 
