@@ -19,7 +19,8 @@ OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-port=0", "--disable-quic"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),
 )
-NAMED = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35, "PageDown": 34}
+ARROWS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+NAMED = {"Enter": 13, "Escape": 27, **ARROWS, "Home": 36, "End": 35, "PageDown": 34}
 
 
 class Browser:
