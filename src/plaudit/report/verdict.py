@@ -85,7 +85,7 @@ def format_frames_interval(interval: "Interval") -> str:
     return f"{format_frames(interval.value)} ({_three_digits(interval.low)}{high})"
 
 
-def format_exam_figure(name: str, rate: Interval) -> str:
+def format_exam_figure(name: str, rate: "Interval") -> str:
     """A figure of an exam with its interval; "-" where it could not be measured."""
     from plaudit.judges.certificate import CORRELATIONS, IN_FRAMES
 
