@@ -330,7 +330,8 @@ def _traces_section(reports: Sequence[JudgeReport]) -> Markup:
     about = "The vertical line is the first success frame of the reference."
     if still:
         about += " Standing still repeats the first frame of a success; nothing may rise there."
-    return page.section("P(success) over time", page.row(charts), page.text(about, "muted"))
+    drawn = page.row(charts, "grid" if len(charts) > 1 else "")
+    return page.section("P(success) over time", drawn, page.text(about, "muted"))
 
 
 def _training_section(history: Sequence[Mapping[str, float]]) -> Markup:
