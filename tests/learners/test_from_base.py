@@ -14,7 +14,7 @@ from plaudit.contracts import check_learner
 from plaudit.data.demonstrations import InterventionConfig
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.data.replay import ReplaySampler
-from plaudit.errors import ConfigError, PolicyError, TrainingError
+from plaudit.errors import ConfigError, DataError, PolicyError, TrainingError
 from plaudit.learners.config import DsrlConfig, ExpoConfig, SteerConfig, WeightedBcConfig
 from plaudit.learners.dsrl import Dsrl
 from plaudit.learners.expo import Expo
@@ -107,6 +107,12 @@ def test_the_base_acts_in_a_learner_as_it_does_alone_in_other_units(base: Path):
             flow.features(learner.tensors(Observation({}, seen.numpy()))), torch.from_numpy(noise[None])
         )
     assert np.allclose(around.denormalize_action(chunks[0].numpy()), expected, atol=1e-5)
+
+
+def test_a_base_without_statistics_of_its_state_is_refused(base: Path):
+    Normalizer({ACTION: STATS.stats[ACTION]}).save(base.parent / "normalizer.json")
+    with pytest.raises(DataError, match=r"no statistics of 'observation\.state'"):
+        WeightedBcConfig(base=base).build(SPACES, 0, "cpu")
 
 
 @pytest.mark.parametrize(("config", "options"), ALL, ids=NAMES)

@@ -29,7 +29,10 @@ from plaudit.types import EnvSpec
 # robot, in 901162 the disk is full when a session starts, and 913174 is killed before the checkpoint of the policy that
 # has reached the success rate to stop at. 920996 is resumed after an alarm.
 BEFORE_TELEOP = (600338, 600653, 800095, 820278, 901162, 913174, 920996)
-LATER = (RECORDING, "learner.real", "policy.cameras", "policy.encoder.")  # these neither
+LATER = (  # these neither
+    *(RECORDING, "learner.real", "policy.cameras", "policy.encoder.", "learner.interventions.successes"),
+    *("run.store_images", "run.compress_old", "audit.onset_tolerance", "collect.target_failure"),
+)
 # Short runs that together have every schedule, judge and kind of fault, and those that take longer.
 FEW = (2, 3, 4, 5, 8, 10, 13, 14, 15, 18, 44, 55, 60, 83, 87, 111, 119, 438, *BEFORE_TELEOP[3:6])
 MANY = (*sorted({*range(24), *BEFORE_TELEOP} - {*FEW}), *range(1000, 4000))
@@ -131,6 +134,18 @@ def test_interventions_are_sampled_and_one_of_another_step_is_found(monkeypatch)
 
     monkeypatch.setattr("plaudit.data.step_table.steps_to_clone", shifted)
     assert violated(HELPED) == "interventions"
+
+
+def test_the_successes_of_a_run_are_imitated_and_a_failure_that_is_imitated_is_found(monkeypatch):
+    steps = {"env.max_steps": 6, "policy.inference.max_episode_steps": 6}
+    keys = {**PLAIN.keys, **steps, "learner.real": "weighted_bc", "learner.utd_ratio": 1.0}
+    scenario = replace(PLAIN, keys=keys)
+    result = simulate(scenario)
+    assert result.violation is None, describe(result)
+    assert result.counts["sampled interventions"] > 5
+    every = lambda control_mode, **_: np.arange(len(control_mode), 0, -1, np.int32)  # noqa: E731
+    monkeypatch.setattr("plaudit.data.step_table.steps_to_clone", every)
+    assert violated(scenario) == "interventions"
 
 
 def test_an_intervention_that_a_person_excluded_is_found_where_it_is_sampled(monkeypatch):

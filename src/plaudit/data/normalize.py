@@ -64,15 +64,16 @@ class Normalizer:
         return (np.asarray(image, np.float32) / 255).astype(np.float32)
 
     def denormalize_action(self, action: AnyArray) -> FloatArray:
-        stats = self._stats(ACTION, action)
+        stats = self.stats_of(ACTION, action)
         return (np.asarray(action, np.float32) * (stats.std + self.eps) + stats.mean).astype(np.float32)
 
     def normalize(self, key: str, values: AnyArray) -> FloatArray:
         """Any vector that has statistics, `[..., D]`."""
-        stats = self._stats(key, values)
+        stats = self.stats_of(key, values)
         return ((np.asarray(values, np.float32) - stats.mean) / (stats.std + self.eps)).astype(np.float32)
 
-    def _stats(self, key: str, values: AnyArray | None = None) -> Stats:
+    def stats_of(self, key: str, values: AnyArray | None = None) -> Stats:
+        """The statistics of a vector, of as many numbers as `values` have; refused where there are none."""
         if key not in self.stats:
             raise DataError(f"there are no statistics of '{key}'; {did_you_mean(key, self.stats)}")
         stats = self.stats[key]
@@ -119,7 +120,7 @@ class Normalizer:
 
     def widen(self, times: float) -> Self:
         """Map actions of this many standard deviations to [-1, 1]."""
-        stats = self._stats(ACTION)
+        stats = self.stats_of(ACTION)
         return replace(self, stats={**self.stats, ACTION: Stats(stats.mean, times * stats.std)})
 
     def beyond(self, store: Store) -> float:

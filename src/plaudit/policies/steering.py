@@ -114,7 +114,7 @@ def _affine(normalizer: AffineNormalizer | None, key: str, size: int) -> tuple[F
     """Mean and standard deviation as a normalizer uses them."""
     if normalizer is None:
         return np.zeros(size, np.float32), np.ones(size, np.float32)
-    stats = normalizer.stats[key]
+    stats = normalizer.stats_of(key)
     if stats.mean.shape != (size,):
         raise PolicyError(f"the statistics of '{key}' have {len(stats.mean)} values, and the base policy takes {size}")
     return stats.mean.astype(np.float32), (stats.std + normalizer.eps).astype(np.float32)

@@ -21,6 +21,7 @@ import torch
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store, is_store
 from plaudit.judges.stats import Interval
+from plaudit.learners.config import ExpoConfig, WeightedBcConfig
 from plaudit.testing.oracle import Oracle, expected_rewards
 from plaudit.testing.world import World
 from plaudit.training.audit import Audit
@@ -31,6 +32,7 @@ from plaudit.types import HUMAN
 SILENT = "the simulated robot is silent"
 DEMO = 3  # which number of a state says that it is of a demonstration
 WINDOW = 3  # frames in which a rule can decide for the first time
+FOREVER = 10**6  # steps
 CLONES_AFTER = 200  # sampled rows, of which a learner that clones demonstrations gets one to clone
 
 
@@ -184,12 +186,20 @@ class Watch:
             dropped = 0 < takeover - step <= config.drop_before and takeover < len(human)
             self.world.check(not dropped, "interventions", message)
             if part == 0:
-                by_person = int(np.append(human[step:], False).argmin())  # steps from here without a break
-                message = (
-                    f"{actions} actions from step {step} of episode {episode} are cloned; {by_person} are a person's"
-                )
-                self.world.check(0 < actions <= by_person and config.share != 0, "interventions", message)
+                shown = int(np.append(human[step:], False).argmin())  # steps from here without a break
+                if self._imitates_successes and self._oracle("episodes").succeeds(episode):
+                    shown = len(human) - step
+                message = f"{actions} actions from step {step} of episode {episode} are cloned; {shown} are shown"
+                self.world.check(0 < actions <= shown and config.share != 0, "interventions", message)
                 self.world.counts["sampled interventions"] += 1
+
+    @property
+    def _imitates_successes(self) -> bool:
+        """Whether the run's own successes are demonstrations too."""
+        config: Any = self.config.learner
+        tunes = isinstance(config, ExpoConfig) and config.finetune_lr > 0
+        clones = isinstance(config, WeightedBcConfig) and config.method == "success"
+        return tunes or clones or config.interventions.successes
 
     def _human_steps(self, episode: int) -> Any:
         """[T] in which a person acted."""
@@ -230,9 +240,7 @@ class Watch:
                 store, source = Store.open(config.demos.store, labels=labels), None
             else:
                 store, source = Store.open(self.path / "episodes"), self.source
-            backup = config.learner.backup_horizon
-            n_step = backup if backup > 1 or not config.off_policy else getattr(config.learner, "n_step", 1)
-            self._oracles[kind] = Oracle(config, store, source, n_step, demos=demos)
+            self._oracles[kind] = Oracle(config, store, source, steps_of_reward(config.learner), demos=demos)
         return self._oracles[kind]
 
     @property
@@ -285,9 +293,10 @@ class Watch:
         why = next((f"; episode {i}: {oracle.why_not(i)}" for i in reversed(ids) if not self._payable[i]), "")
         message = f"{replay.labeled_steps} labeled steps, by the ledger {labeled}{why}"
         check(replay.labeled_steps == labeled, "counters", message)
-        due = schedule.pretrain_updates + config.learner.updates_due(replay.labeled_steps)
+        extra = schedule.pretrain_updates + progress.extra_updates
+        due = extra + config.learner.updates_due(replay.labeled_steps)
         if self.world.counts["answers"]:  # a person may have excluded an episode that was learned from
-            due = max(due, schedule.pretrain_updates + config.learner.updates_due(replay.steps))
+            due = max(due, extra + config.learner.updates_due(replay.steps))
         self.max_due = max(self.max_due, due)
         check(progress.updates <= self.max_due, "counters", f"{progress.updates} updates, {self.max_due} were due")
         check(_finite(progress.metrics()), "no_nan", "a metric is not a number")
@@ -334,6 +343,14 @@ class Watch:
                 lost = episode.privileged["failure"]
                 whole = not lost[:-1].any() and (not lost[-1] or episode.terminated)
                 self.world.check(whole, "env_ends", f"episode {i} goes on after the env's failure")
+
+
+def steps_of_reward(learner: Any) -> int:
+    """Steps whose rewards add up in a sampled transition."""
+    if isinstance(learner, WeightedBcConfig):
+        values = learner.method in ("advantage", "conditioned")
+        return (learner.advantage_steps or FOREVER) if values else learner.action_horizon
+    return learner.backup_horizon if learner.backup_horizon > 1 else getattr(learner, "n_step", 1)
 
 
 def _digest(store: Store, episode_id: int) -> str:

@@ -7,6 +7,9 @@ networks (`SMALL`), and so does a small image encoder.
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 from unittest.mock import patch
 
@@ -16,16 +19,22 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from plaudit.config import Seed
+from plaudit.data.normalize import ACTION, Normalizer, Stats
 from plaudit.encoders import PretrainedConfig, SmallEncoder
 from plaudit.learners.base import LearnerBase
 from plaudit.learners.config import LearnerConfig, OffPolicyConfig
 from plaudit.learners.dagger import Dagger
+from plaudit.learners.dsrl import Dsrl
+from plaudit.learners.expo import Expo
 from plaudit.learners.ppo import Ppo
 from plaudit.learners.qchunk import QChunk
 from plaudit.learners.sac import Sac
-from plaudit.policies.config import PolicyConfig
-from plaudit.policies.networks import load_components, seeded
-from plaudit.protocols import Normalizer
+from plaudit.learners.steer import Steer
+from plaudit.learners.weighted_bc import WeightedBC
+from plaudit.policies.config import FlowConfig, PolicyConfig, VelocityNetConfig
+from plaudit.policies.flow import FlowPolicy
+from plaudit.policies.loader import save_policy
+from plaudit.policies.networks import load_components, seeded, weights_of
 from plaudit.rollout.vector import ActFn, RolloutBatch
 from plaudit.testing.world import world
 from plaudit.types import Batch, FloatArray, Observation, PolicyWeights
@@ -36,12 +45,27 @@ OFF_POLICY = "plaudit.testing.learner:SimulatedLearnerConfig"
 ON_POLICY = "plaudit.testing.learner:SimulatedOnPolicyConfig"
 ENCODER = "plaudit.testing.learner:SimulatedEncoderConfig"
 _CHUNKS = {"horizon": 2, "velocity_net": {"width": 8, "depth": 1}, "pretrain_updates": 5, "batch_size": 8}
+_FROM_BASE = {"hidden_dims": [8], "batch_size": 8, "random_steps": 10}
+_CRITICS = {"hidden_dims": [8], "resets.relearn_updates": 3}
 SMALL: Mapping[str, Mapping[str, Any]] = {  # settings of the real learners, so that an update takes milliseconds
-    "sac": {"hidden_dims": [8], "batch_size": 8, "random_steps": 10},
-    "qchunk": {"hidden_dims": [8], "num_samples": 2, **_CHUNKS},
+    "sac": {**_CRITICS, "batch_size": 8, "random_steps": 10},
+    "qchunk": {**_CRITICS, "num_samples": 2, **_CHUNKS},
     "dagger": _CHUNKS,
     "ppo": {"hidden_dims": [8], "update_epochs": 2, "pretrain_updates": 5, "pretrain_batch_size": 8},
+    "weighted_bc": _FROM_BASE,
+    "expo": {**_FROM_BASE, **_CRITICS, "num_samples": 2, "edit_warmup": 5},
+    "dsrl": {**_FROM_BASE, **_CRITICS, "check_episodes": 0},
+    "steer": {**_FROM_BASE, **_CRITICS, "num_samples": 2},
 }
+
+
+@cache
+def base_policy() -> tuple[Path, TemporaryDirectory[str]]:
+    """A flow that pushes the slider now and then, and the folder that keeps it while this process lives."""
+    folder = TemporaryDirectory(prefix="plaudit-base-")
+    config = FlowConfig(state_dim=4, action_dim=2, horizon=2, velocity_net=VelocityNetConfig(width=8, depth=1))
+    pushes = Normalizer.identity(4, 2).stats | {ACTION: Stats(np.float32([0.4, 0]), np.float32([0.4, 0.4]))}
+    return save_policy(folder.name, config, weights_of(1, FlowPolicy(config).components), Normalizer(pushes)), folder
 
 
 class Mean(nn.Module):
@@ -201,7 +225,7 @@ def watched_learners() -> Iterator[None]:
         return show
 
     with ExitStack() as stack:
-        for cls in (Sac, QChunk, Dagger, Ppo):
+        for cls in (Sac, QChunk, Dagger, Ppo, WeightedBC, Expo, Dsrl, Steer):
             stack.enter_context(patch.object(cls, "update", watched(cls.update)))
         yield
 

@@ -62,6 +62,11 @@ class Oracle:
         """Whether something of an episode may be sampled."""
         return not self.why_not(episode)
 
+    def succeeds(self, episode: int) -> bool:
+        """Whether the label that an episode is paid by shows a success."""
+        paying = self.paying(episode)
+        return paying is not None and bool(paying.labels().success.any())
+
     def paying(self, episode: int) -> LabelVersion | None:
         """The label that an episode is paid by."""
         history = self.store.ledger.history(episode)

@@ -23,7 +23,7 @@ from plaudit.policies.config import CLONED
 from plaudit.registry import LEARNER_REGISTRY
 from plaudit.rollout.vector import collect_rollout
 from plaudit.testing.env import HONEST, TYPE, SimulatedEnvConfig, write_model
-from plaudit.testing.learner import ENCODER, OFF_POLICY, ON_POLICY, SMALL
+from plaudit.testing.learner import ENCODER, OFF_POLICY, ON_POLICY, SMALL, base_policy
 from plaudit.testing.people import TELEOP, Habits
 from plaudit.testing.world import pick, uniform
 from plaudit.training.config import DEMO_SEEDS, TrainingConfig
@@ -94,6 +94,8 @@ class Scenario:
         if "learner.real" in flat:
             flat["learner.type"] = flat.pop("learner.real")
             flat |= {f"learner.{k}": v for k, v in SMALL[flat["learner.type"]].items() if f"learner.{k}" not in flat}
+            if flat["learner.type"] in FROM_BASE:
+                flat["learner.base"] = str(base_policy()[0])
         if flat.get("policy.encoder.type") == CLONED:
             flat |= {"policy.encoder.clone_updates": 5, "policy.encoder.clone_batch_size": 8}
         if flat.pop("demos.made", 0):
@@ -140,6 +142,7 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
     "audit.max_false": (0.005, 0.01, 0.05, 0.3, 0.9),
     "audit.max_missed": (0.005, 0.01, 0.1, 0.5, 0.9),
     "audit.window": (1, 10, 50),
+    "audit.onset_tolerance": (0, 2),
     "audit.on_alarm": ("stop", "warn"),
     "audit.by": ("auto", "simulator", "human"),
     "audit.minutes_per_hour": (1.0, 6.0, 60.0),
@@ -159,6 +162,8 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
     "run.sampling": ("local", "remote"),
     "run.capacity_gb": (1e-5, 1e-4),
     "run.keep_episodes": (True, False),
+    "run.store_images": ("lossless",),
+    "run.compress_old": ("lossless",),
     "learner.type": (OFF_POLICY, ON_POLICY),
     "learner.real": ("dagger", "dagger", *SMALL),  # with small settings
     "learner.gamma": (0.0, 0.5, 1.0),
@@ -173,6 +178,16 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
     "learner.interventions.share": (0.0, 0.5, 1.0),
     "learner.interventions.half_life": (1, 5),
     "learner.interventions.drop_before": (1, 3),
+    "learner.interventions.successes": (True, False),
+    "learner.clone_updates": (3, 20),
+    "learner.gripper": ("discrete",),
+    "learner.critic_horizon": (1, 2),
+    "learner.finetune_lr": (1e-3,),
+    "learner.method": ("success", "advantage", "progress", "conditioned"),
+    "learner.advantage_steps": (1, 3),
+    "learner.resets.every": (6, 20),
+    "learner.resets.relabeled": (0.0, 0.2),
+    "learner.resets.relearn_updates": (0, 5),
     "judge.rule.decode": ("per_frame", "k_of_n", "cutoff"),
     "judge.rule.k": (1, 2, 3),
     "judge.rule.n": (3, 4),
@@ -204,13 +219,22 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
     "teleop": tuple({"type": TELEOP, **habits} for habits in ({}, {"helps": 1.0, "stretch": 1}, {"skill": 0.0})),
     "collect.store": ("collected",),
     "collect.target_success": (0, 5),
+    "collect.target_failure": (0, 5),
 }
 INTERVENTIONS = "learner.interventions."  # keys that have an effect where a person takes over
-ONLY: Mapping[str, tuple[str, ...]] = {  # keys that only some judges or schedules have
+CRITICS_OF_CHUNKS, FROM_BASE = ("expo", "dsrl", "steer"), ("weighted_bc", "expo", "dsrl", "steer")
+ONLY: Mapping[str, tuple[str, ...]] = {  # keys that only some judges, schedules or real learners have
     "teleop": ("online",),
     "judge.rule": ("classifier", "simulator", "noisy"),
     "judge.ood": ("classifier",),
     "judge.retrain": ("classifier", "cascade"),
+    "learner.resets": ("sac", "qchunk", *CRITICS_OF_CHUNKS),
+    "learner.clone_updates": ("sac",),
+    "learner.gripper": ("sac",),
+    "learner.critic_horizon": ("qchunk", *CRITICS_OF_CHUNKS),
+    "learner.finetune_lr": ("expo",),
+    "learner.method": ("weighted_bc",),
+    "learner.advantage_steps": ("weighted_bc",),
     **dict.fromkeys(("judge.check", "judge.budget"), ("cascade",)),
     **dict.fromkeys(("judge.false_positives", "judge.misses", "judge.late_by"), ("noisy",)),
 }
@@ -268,11 +292,15 @@ def _draw_recording(seed: int) -> Scenario:
 
 
 def _keys(seed: int, attempt: int, has: set[str], without: tuple[str, ...]) -> dict[str, Any]:
-    """has: the judge and the schedule"""
+    """has: judge and schedule"""
     chance = 0.25 * 0.95**attempt
     drawn: dict[str, Any] = {}
     for key, values in KEYS.items():
-        fits = all(not has.isdisjoint(names) for prefix, names in ONLY.items() if key.startswith(prefix))
+        fits = all(
+            not {*has, drawn.get("learner.real")}.isdisjoint(names)
+            for prefix, names in ONLY.items()
+            if key.startswith(prefix)
+        )
         if fits and not key.startswith(without) and uniform(seed, attempt, key) < chance:
             drawn[key] = pick(values, seed, attempt, key, "value")
     if "policy.encoder.type" in drawn:
