@@ -1,5 +1,6 @@
 """A rule fitted on some episodes, and what it is worth on others."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,16 @@ def test_frames_without_a_reference_label_keep_their_place_among_the_others(tmp_
     predictions, _ = score_episodes(store, BrightnessConfig().build(), targets)
     assert [len(one.success_prob) for one in predictions] == [STEPS + 1] * 6
     assert predictions[0].has_target.sum() == 2 and DecisionRule().episode_score(predictions[0].success_prob) > 0.9
+
+
+def test_one_frame_decides_where_episodes_end_with_their_first_success():
+    ending = [replace(one, success_prob=one.success_prob[:20], target=one.target[:20]) for one in judged(12)]
+    for one in ending:
+        one.target[:] = 0
+        one.target[-1] = one.episode % 2
+    assert calibrate(ending, DecisionRule(), 0.05)[0].rule.window == (1, 1)
+    assert calibrate(ending, DecisionRule(k=2, n=3), 0.05)[0].rule.window == (2, 3)  # as it was asked for
+    assert calibrate(judged(12), DecisionRule(), 0.05)[0].rule.window == (2, 3)
 
 
 def test_every_fold_leaves_failures_to_the_others():

@@ -178,7 +178,13 @@ def calibrate_(
     in a cascade. Writes the judge as a file for --config.
     """
     from plaudit.data.episode_keys import episode_keys, pack_keys
-    from plaudit.judges.calibration import calibrate, check_has_probabilities, fit_rights, make_record
+    from plaudit.judges.calibration import (
+        SINGLE_FRAMES,
+        calibrate,
+        check_has_probabilities,
+        fit_rights,
+        make_record,
+    )
     from plaudit.judges.config import load_judge_config, save_judge_config
     from plaudit.judges.evaluation import resolve_reference, score_episodes, unseen_reference
     from plaudit.report.judge import calibration_table
@@ -213,6 +219,8 @@ def calibrate_(
     out.print(calibration_verdict(calibrated, output, folder))
     title = f"{output}: fitted on {calibrated.episodes} episodes, {calibrated.successes} of which succeed"
     out.print(calibration_table(title, fit, calibrated, cross_val.cutoffs))
+    if fit.rule.window != built.rule.window:
+        tell("note", SINGLE_FRAMES)
     if fit.promise is not None:
         tell("note" if fit.promise.kept else "warning", fit.promise.describe())
     assert fitted.rights is not None

@@ -339,13 +339,14 @@ def _no_labels(source: Path) -> str:
 
 
 def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
+    from plaudit.judges.calibration import SINGLE_FRAMES
     from plaudit.report.judge import first_frame_warning, forecast_table, judge_table
     from plaudit.training.reward_model import model_verdict
 
     out.print(model_verdict(fitted, job.output_dir, job.data[0]))
     scores, problems = fitted.metrics, fitted.model.config.problems
     if fitted.rule.k == 1:
-        tell("note", "one frame decides, because most successes here last for one frame (rule.k=2 rule.n=3: two do)")
+        tell("note", SINGLE_FRAMES)
     held = f"{job.output_dir}: measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames"
     out.print(judge_table(held, scores, fitted.controls))
     forecast, promise = fitted.model.config.forecast, fitted.model.config.promise

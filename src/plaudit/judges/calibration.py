@@ -202,6 +202,18 @@ def fit_cutoff_offset(episodes: Sequence[EpisodePrediction], threshold: float = 
     return round(float(np.median(errors)) * len(errors) / (len(errors) + 1)) if errors else 0
 
 
+SINGLE_FRAMES = "one frame decides, because most successes here last for one frame (rule.k=2 rule.n=3: two do)"
+
+
+def fit_window(episodes: Sequence[EpisodePrediction], rule: DecisionRule) -> DecisionRule:
+    """The rule, or one that a single frame meets if its window was not set and most episodes end with their first
+    success: there is no second frame to confirm it."""
+    lengths = [int((one.target == 1).sum()) for one in episodes if one.first_success is not None]
+    if {"k", "n"} & rule.model_fields_set or np.median(lengths) >= rule.window[0]:
+        return rule
+    return rule.model_copy(update={"k": 1, "n": 1})
+
+
 # All of it, for `plaudit judge calibrate`
 
 
@@ -253,6 +265,7 @@ def calibrate(
             f"failure, and some 50 to be sure of the rate. Of those with reference labels {successes} show success and "
             f"{failures} failure"
         )
+    rule = fit_window(episodes, rule)
     calibration, calibrated = _recalibrate(episodes)
     chosen, guarantee = guaranteed_threshold(calibrated, target_fpr, confidence)
     # A fifth fewer episodes may prove nothing: the rules of the folds are as strict as the proven threshold is on all.

@@ -302,7 +302,7 @@ def _content_key(episode: Episode) -> str:
     arrays |= {"state": episode.state, "actions": episode.actions, "control mode": episode.control_mode}
     for name, values in sorted(arrays.items()):
         digest.update(f"{name} {values.dtype} {values.shape}".encode())
-        digest.update(np.ascontiguousarray(values))
+        digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
 
 

@@ -42,6 +42,7 @@ from plaudit.judges.calibration import (
     ThresholdChoice,
     by_others_thresholds,
     fit_cutoff_offset,
+    fit_window,
     folds,
     guaranteed_threshold,
 )
@@ -364,10 +365,7 @@ def choose_rule(config: RewardTrainConfig, table: RewardDataset, scored: OutOfFo
         predictions, config.target_fpr, config.promise_confidence, labeled=labeled
     )
     rule = DecisionRule(threshold=threshold.value, cutoff_offset=fit_cutoff_offset(predictions, threshold.value))
-    # Where episodes end with their first success, there is no second frame to confirm it.
-    lengths = [int((one.target == 1).sum()) for one in predictions if one.first_success is not None]
-    if config.predict_success and np.median(lengths) < rule.k:
-        rule = rule.model_copy(update={"k": 1, "n": 1})
+    rule = fit_window(predictions, rule) if config.predict_success else rule
     return ChosenRule(calibration, threshold, promise, rule)
 
 
