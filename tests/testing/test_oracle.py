@@ -60,6 +60,14 @@ def test_a_person_counts_before_the_judge_and_excludes(tmp_path, store):
     assert "excluded" in oracle.problem(0, 2, 0.0, GAMMA)
 
 
+def test_a_demonstration_that_was_excluded_before_the_run_pays_nothing(tmp_path, store):
+    store.ledger.append(0, Labels.from_targets(np.full(4, np.nan), "human"))
+    labeled = Store.open(store.folder, labels=tmp_path / "of_the_run")
+    labeled.ledger.extend([(0, judged(0, 0, 1, 1)), (1, judged(0, 0, 0, 1))])
+    oracle = Oracle(config(tmp_path), labeled, None, 1, demos=True, original=store)
+    assert [oracle.can_pay(i) for i in (0, 1)] == [False, True]
+
+
 def test_nobody_else_counts(tmp_path, store):
     store.ledger.append(0, Labels.from_cutoff(steps=3, cutoff=2, source="simulator"))
     assert "source that counts" in Oracle(config(tmp_path), store, "classifier", 1).problem(0, 0, 0.0, GAMMA)

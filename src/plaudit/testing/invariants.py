@@ -46,6 +46,7 @@ class Watch:
         self.stopped: set[str] = set()  # fingerprints of judges that an alarm has stopped
         self._stopped_saved: set[str] = set()  # those in a checkpoint of `train`
         self._version = self._robot_version = 0
+        self.audit: Audit | None  # of a session of `train`
         self._silent_since: float | None
         self._rows = self._cloned_rows = 0
         self.max_due = 0.0
@@ -60,6 +61,7 @@ class Watch:
         self._human: dict[int, Any] = {}  # episode -> [T] steps in which a person acted
         self._payable: dict[int, int] = {}  # episode, evicted or not -> steps with a label
         self._seen = 0
+        self.audit = None
         self._silent_since = None  # a new session is patient anew, from its first fault
         self._newest: int | None = None  # episode at the last check of patience
 
@@ -127,8 +129,14 @@ class Watch:
 
     # What is learned from
 
+    def _check_alarm(self) -> None:
+        """`train` knows of an alarm before the updates from the rollout that raised it."""
+        blocks = self.audit is not None and self.audit.blocks_learning
+        self.world.check(not blocks, "stopped_judge", "an update follows an alarm")
+
     def on_batch(self, learner: Any, batch: Any) -> None:
         """Each sampled transition pays what it should, and has the observations before it."""
+        self._check_alarm()
         mixed, history = self.config.demos.any, self.config.policy.history
         episodes, steps = batch.episode.tolist(), batch.step.tolist()
         demos = (batch.state.reshape(len(episodes), -1)[:, DEMO] == 1).tolist()
@@ -209,6 +217,7 @@ class Watch:
 
     def on_rollout(self, learner: Any, rollout: Any) -> None:
         """The same of a rollout that is learned from as a whole."""
+        self._check_alarm()
         config = self.config
         for n, length in enumerate(rollout.length.tolist()):
             privileged = {name: values[:length, n] for name, values in rollout.privileged.items()}
@@ -238,9 +247,11 @@ class Watch:
                 labels = self.path / "demo_labels" if config.relabels_demos else None
                 assert config.demos.store is not None
                 store, source = Store.open(config.demos.store, labels=labels), None
+                original = Store.open(config.demos.store)
             else:
-                store, source = Store.open(self.path / "episodes"), self.source
-            self._oracles[kind] = Oracle(config, store, source, steps_of_reward(config.learner), demos=demos)
+                store, source, original = Store.open(self.path / "episodes"), self.source, None
+            steps = steps_of_reward(config.learner)
+            self._oracles[kind] = Oracle(config, store, source, steps, demos=demos, original=original)
         return self._oracles[kind]
 
     @property

@@ -32,11 +32,22 @@ Transitions = dict[int, tuple[float, float]]  # step -> reward, discount
 class Oracle:
     """The expected transitions of one store."""
 
-    def __init__(self, config: TrainingConfig, store: Store, source: str | None, n_step: int, *, demos: bool = False):
+    def __init__(
+        self,
+        config: TrainingConfig,
+        store: Store,
+        source: str | None,
+        n_step: int,
+        *,
+        demos: bool = False,
+        original: Store | None = None,
+    ):
         """
         source: of the judge's labels; None: whoever labeled, as in demonstrations that keep their labels
         demos: whether it has demonstrations: a person has shown them, so none of them is withheld
+        original: the same demonstrations with the labels that they came with, where the run labels them anew
         """
+        self._excluded = set[int]() if original is None else excluded(original)
         self.store, self._config, self._source, self._demos = store, config, source, demos
         self._gamma, self._n_step = float(config.learner.gamma), n_step
         self._trusts = not demos or not config.relabels_demos  # that an episode recorded as ended has ended
@@ -84,6 +95,8 @@ class Oracle:
         labels = paying.labels()
         if paying.source in PEOPLE:
             return "" if labels.labeled.any() else "a person has excluded it"
+        if episode in self._excluded:
+            return "a person has excluded it before the run"
         if paying.source == "operator":
             return ""
         rule = labels.judge.rule
@@ -154,6 +167,12 @@ def expected_rewards(
             paid += config.shaping * (gamma * after - now)
         rewards.append(paid)
     return rewards
+
+
+def excluded(store: Store) -> set[int]:
+    """Episodes that their newest label by a person leaves out."""
+    newest = {i: [v for v in store.ledger.history(i) if v.source in PEOPLE][-1:] for i in store.ids}
+    return {i for i, versions in newest.items() if versions and not versions[0].labels().labeled.any()}
 
 
 def begins_with_success(labels: Labels) -> bool:

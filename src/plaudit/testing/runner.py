@@ -351,6 +351,7 @@ class SimulatedRun:
             return self._act(None if trainer.episodes is None else trainer.episodes.store)
 
         with Trainer(folder, lambda _: iter) as trainer:
+            self.watch.audit = trainer.audit
             trainer.run(callback)
             self.watch.saved()
             if not self._stopped:

@@ -27,6 +27,7 @@ from plaudit.testing.learner import ENCODER, OFF_POLICY, ON_POLICY, SMALL, base_
 from plaudit.testing.people import TELEOP, Habits
 from plaudit.testing.world import pick, uniform
 from plaudit.training.config import DEMO_SEEDS, TrainingConfig
+from plaudit.types import Labels
 
 Kind = Literal[
     "kill", "power", "full", "worker", "slow", "operator", "silent", "unreachable", "person", "replace", "stop"
@@ -368,7 +369,7 @@ def _events(seed: int, schedule: str, judge: str) -> tuple[Event, ...]:
 
 
 def make_demos(folder: Path, episodes: int, seed: int, env_config: SimulatedEnvConfig) -> None:
-    """A store of sliders that are pushed to the goal, with the simulator's labels."""
+    """A store of sliders that are pushed to the goal, with the simulator's labels; a person may have excluded one."""
     env, judge = env_config.build(episodes), SimulatorJudge()
     push = np.tile(np.array([1, 0], np.float32), (episodes, 1))
     seeds = range(DEMO_SEEDS + 1000 * seed, DEMO_SEEDS + 1000 * seed + episodes)
@@ -376,3 +377,6 @@ def make_demos(folder: Path, episodes: int, seed: int, env_config: SimulatedEnvC
     with Store.create(folder) as store:
         for episode, labels in rollout.episodes(env, judge):
             store.ledger.append(store.append(episode), labels)
+        if uniform(seed, "excluded demonstration") < 0.5:
+            nothing = np.full(store.entry(0).steps + 1, np.nan)
+            store.ledger.append(0, Labels.from_targets(nothing, "human"))
