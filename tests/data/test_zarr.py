@@ -1,6 +1,7 @@
 """Replay buffers of diffusion policy and UMI, written by the zarr package: every value arrives, or one sentence."""
 
 import json
+import re
 import shutil
 import sys
 import zipfile
@@ -10,6 +11,7 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
+from zarr.codecs import BloscCodec, BytesCodec, GzipCodec
 from zarr.storage import ZipStore
 
 from plaudit.data.formats import open_dataset
@@ -186,8 +188,57 @@ def test_images_of_umi_ask_for_the_package_that_decodes_them(tmp_path, monkeypat
         open_dataset(tmp_path / "a.zarr")
 
 
-def test_version_3_of_the_format_is_named(tmp_path):
-    root = zarr.open_group(tmp_path / "a.zarr", mode="w")
-    root.create_array("meta/episode_ends", data=np.array(ENDS))
-    with pytest.raises(DataError, match=r"of Zarr version 2; write it with zarr_format=2"):
+def write_version_3(store, arrays, **options):
+    data = zarr.open_group(store, mode="w", zarr_format=3)
+    data.create_array("meta/episode_ends", data=np.array(ENDS))
+    for name, values in arrays.items():
+        data.create_array(f"data/{name}", data=values, **({"chunks": (5, *values.shape[1:])} | options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"compressors": None, "fill_value": 7},
+        {"compressors": BloscCodec(cname="lz4")},
+        {"compressors": GzipCodec()},
+        {"serializer": BytesCodec(endian="big")},
+        {"chunk_key_encoding": {"name": "v2", "separator": "."}},
+        {"chunk_key_encoding": {"name": "default", "separator": "."}},
+    ],
+)
+def test_version_3_of_the_format_arrives_value_by_value(tmp_path, options):
+    arrays = pusht()
+    arrays["state"][3:8] = 7
+    write_version_3(tmp_path / "a.zarr", arrays, **options)
+    episode, _ = open_dataset(tmp_path / "a.zarr").sources[1].load()
+    assert np.array_equal(episode.state[:5], arrays["state"][3:8])
+    assert np.array_equal(episode.actions, arrays["action"][3:8])
+    assert np.array_equal(episode.frames["img"][:5], arrays["img"][3:8])
+
+
+def test_version_3_in_a_zip_is_read_too(tmp_path):
+    store = ZipStore(tmp_path / "a.zarr.zip", mode="w")
+    write_version_3(store, pusht())
+    store.close()
+    assert len(import_dataset(tmp_path / "a.zarr.zip", tmp_path / "s").ids) == 3
+
+
+@pytest.mark.parametrize(
+    ("header", "sentence"),
+    [
+        ({"codecs": [{"name": "sharding_indexed", "configuration": {}}]}, "is stored as 'sharding_indexed', which"),
+        ({"codecs": [{"name": "bytes"}, {"name": "pickle"}]}, "is stored as 'pickle', which is not read"),
+        ({"codecs": []}, "the header of 'data/state' is damaged"),
+        ({"chunk_grid": {"name": "rectilinear"}}, "is stored as 'rectilinear', which is not read"),
+        ({"data_type": "complex64"}, "holds 'complex64', not numbers"),
+        ({"data_type": {"name": "numpy.datetime64"}}, "not numbers"),
+        ({"zarr_format": 4}, "which is not read"),
+    ],
+)
+def test_what_version_3_has_and_is_not_read_is_named(tmp_path, header, sentence):
+    write_version_3(tmp_path / "a.zarr", pusht())
+    file = tmp_path / "a.zarr/data/state/zarr.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | header))
+    with pytest.raises(DataError, match=re.escape(sentence)):
         import_dataset(tmp_path / "a.zarr", tmp_path / "s")

@@ -1,9 +1,9 @@
 """Zarr replay buffers of diffusion policy and UMI, as a folder or a `.zarr.zip`.
 
-`data/*` holds the steps of all episodes, one after the other, and `meta/episode_ends` where each ends. Version 2 of the
-format is a JSON header and a file for each chunk, which are read here; numcodecs decompresses them. (Rejected: the zarr
-package, whose event loop opens sockets, which the process that decodes files may not.) Chunks of pickles or of Python
-objects are refused.
+`data/*` holds the steps of all episodes, one after the other, and `meta/episode_ends` where each ends. Versions 2 and 3
+of the format are a JSON header and a file for each chunk, which are read here; numcodecs decompresses them. (Rejected:
+the zarr package, whose event loop opens sockets, which the process that decodes files may not.) Chunks of pickles or of
+Python objects are refused.
 """
 
 import math
@@ -29,6 +29,8 @@ MAX_EPISODES = 1_000_000
 CODECS = ("blosc", "zstd", "lz4", "zlib", "gzip", "bz2", "lzma", "shuffle", "delta")
 IMAGE_CODECS = ("jpegxl", "jpeg", "jpeg2k", "png", "webp")  # of imagecodecs, as UMI stores its cameras
 _DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248])")
+_DATA_TYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)")  # of version 3
+HEADERS = (".zarray", "zarr.json")  # of an array, in versions 2 and 3
 _ENDS = "meta/episode_ends"
 
 ReadFile = Callable[[str], bytes]  # FileNotFoundError where there is none
@@ -38,7 +40,7 @@ def find(path: Path) -> list[Path]:
     """The path itself if it is a replay buffer."""
     if path.is_file():
         return [path] if path.name.endswith(".zarr.zip") else []
-    return [path] if any((path / _ENDS / name).is_file() for name in (".zarray", "zarr.json")) else []
+    return [path] if any((path / _ENDS / name).is_file() for name in HEADERS) else []
 
 
 def recordings(root: Root, files: Sequence[Path], options: ReadOptions) -> list[Recording]:
@@ -69,7 +71,7 @@ def recordings(root: Root, files: Sequence[Path], options: ReadOptions) -> list[
 
 def _folder(root: Root, path: Path) -> tuple[list[str], ReadFile]:
     """The names of the arrays in `data`, and what reads a file."""
-    names = sorted(header.parent.name for header in path.glob("data/*/.zarray"))
+    names = sorted({header.parent.name for kind in HEADERS for header in path.glob(f"data/*/{kind}")})
     return names, lambda name: root.read(root.inside(name), MAX_CHUNK)
 
 
@@ -77,7 +79,8 @@ def _archive(root: Root, path: Path) -> tuple[list[str], ReadFile]:
     with readable(path, "this is not a whole zip file ({}); copy it again from its source"):
         archive = zipfile.ZipFile(root.open(path))
     members = {info.filename: info for info in archive.infolist()}
-    names = sorted(match[1] for name in members if (match := re.fullmatch(r"data/([^/]+)/\.zarray", name)))
+    matches = [re.fullmatch(r"data/([^/]+)/(\.zarray|zarr\.json)", name) for name in members]
+    names = sorted({match[1] for match in matches if match})
 
     def read(name: str) -> bytes:
         if name not in members:
@@ -92,7 +95,7 @@ def _archive(root: Root, path: Path) -> tuple[list[str], ReadFile]:
 
 @dataclass
 class _Array:
-    """An array of version 2 of the format."""
+    """An array, its header in the form of version 2."""
 
     path: Path  # of the replay buffer
     name: str
@@ -102,6 +105,7 @@ class _Array:
     dtype: np.dtype[Any]
     order: Any
     fill: Any
+    keys: str  # what the names of chunks begin with
     separator: str
     codecs: Sequence[Any]  # in the order of decoding
     _last: tuple[str, AnyArray | None] = field(default=("", None))
@@ -110,12 +114,11 @@ class _Array:
     def open(cls, path: Path, name: str, read: ReadFile) -> "_Array":
         """Read and check the header."""
         message = f"the header of '{name}' is damaged ({{}}); copy it again from its source"
-        missing = f"there is no array '{name}' of Zarr version 2; write it with zarr_format=2"
-        with readable(path, message, missing):
-            header = parse_json(read(f"{name}/.zarray"))
+        with readable(path, message, f"there is no array '{name}'; copy it again from its source"):
+            header = _header(path, name, read)
             shape, chunks = (tuple(int(edge) for edge in header[key]) for key in ("shape", "chunks"))
             if header["zarr_format"] != 2 or header["order"] not in ("C", "F") or len(shape) != len(chunks):
-                raise ValueError("it is not of Zarr version 2")
+                raise ValueError("it is not of Zarr version 2 or 3")
             if not isinstance(header["dtype"], str) or not _DTYPE.fullmatch(header["dtype"]):
                 raise BadFile(path, f"'{name}' holds {brief(header['dtype'])}, not numbers; write it again as numbers")
             dtype = np.dtype(header["dtype"])
@@ -130,7 +133,8 @@ class _Array:
             fill = float(fill) if isinstance(fill, str) else fill
             configs = [*(header.get("filters") or ()), *([header["compressor"]] if header.get("compressor") else ())]
         codecs = [_codec(path, name, config) for config in reversed(configs)]
-        return cls(path, name, read, shape, chunks, dtype, header["order"], fill, separator, codecs)
+        keys = f"{name}/{header.get('keys', '')}"
+        return cls(path, name, read, shape, chunks, dtype, header["order"], fill, keys, separator, codecs)
 
     def column(self, start: int, end: int) -> Column:
         rows = max(0, min(self.shape[0], end) - start)
@@ -166,7 +170,7 @@ class _Array:
             )
         return [
             (
-                f"{self.name}/{self.separator.join(map(str, (first, *index)))}",
+                self.keys + self.separator.join(map(str, (first, *index))),
                 tuple(slice(i * chunk, (i + 1) * chunk) for i, chunk in zip(index, self.chunks[1:])),
             )
             for index in product(*map(range, counts))
@@ -193,6 +197,34 @@ class _Array:
                 raise ValueError(f"chunk {name} has {values.size:,} values, not {math.prod(self.chunks):,}")
             self._last = (name, values.reshape(self.chunks, order=self.order))
         return self._last[1]
+
+
+def _header(path: Path, name: str, read: ReadFile) -> Any:
+    """The header of an array; one of version 3 in the form of version 2."""
+    try:
+        header = parse_json(read(f"{name}/zarr.json"))
+    except FileNotFoundError:
+        return parse_json(read(f"{name}/.zarray"))
+    kinds = {key: header[key]["name"] for key in ("chunk_grid", "chunk_key_encoding")}
+    encoding, (first, *others) = header["chunk_key_encoding"], header["codecs"]
+    if header["zarr_format"] != 3 or kinds["chunk_grid"] != "regular" or first["name"] != "bytes":
+        what = brief(first["name"] if kinds["chunk_grid"] == "regular" else kinds["chunk_grid"])
+        raise BadFile(path, f"'{name}' is stored as {what}, which is not read; write regular chunks without shards")
+    if not isinstance(header["data_type"], str) or not _DATA_TYPE.fullmatch(header["data_type"]):
+        raise BadFile(path, f"'{name}' holds {brief(header['data_type'])}, not numbers; write it again as numbers")
+    big = first.get("configuration", {}).get("endian") == "big"
+    default = kinds["chunk_key_encoding"] == "default"
+    return {
+        "zarr_format": 2,
+        "shape": header["shape"],
+        "chunks": header["chunk_grid"]["configuration"]["chunk_shape"],
+        "dtype": np.dtype(header["data_type"]).newbyteorder(">" if big else "<").str,
+        "order": "C",
+        "fill_value": header["fill_value"],
+        "keys": "c" + encoding.get("configuration", {}).get("separator", "/") if default else "",
+        "dimension_separator": encoding.get("configuration", {}).get("separator", "/" if default else "."),
+        "filters": [{"id": codec["name"]} for codec in others],
+    }
 
 
 def _codec(path: Path, name: str, config: Any) -> Callable[[Any], Any]:
