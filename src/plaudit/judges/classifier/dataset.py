@@ -299,7 +299,8 @@ def _sizes(store: Store, ids: Sequence[int], cameras: Sequence[str]) -> dict[str
                 raise JudgeError(f"{store.folder}: episode {episode_id} has no camera '{camera}', {names}; {advice}")
             if (other := sizes.setdefault(camera, size)) != size:
                 sizes_of = f"{size[0]}x{size[1]} in episode {episode_id} and {other[0]}x{other[1]} in others"
-                raise JudgeError(f"{store.folder}: camera '{camera}' is {sizes_of}; a model learns from one size")
+                advice = f"a model learns from one size; record in one, or import with --resize {other[0]}x{other[1]}"
+                raise JudgeError(f"{store.folder}: camera '{camera}' is {sizes_of}; {advice}")
     return sizes
 
 
