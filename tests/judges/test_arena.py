@@ -104,6 +104,7 @@ def test_names_are_short_where_they_can_be():
     assert named_apart(["runs/a/judge", "runs/b/judge", "vlm"]) == ["runs/a/judge", "runs/b/judge", "vlm"]
     assert named_apart(["runs/reward,k=1", "vlm", "vlm"]) == ["reward", "vlm", "vlm (2)"]
     assert named_apart(["vlm,model=a", "vlm,model=b"]) == ["vlm model=a", "vlm model=b"]
+    assert named_apart(["my.code:Mine,k=1,n=3", "my.code:Mine,k=2,n=3"]) == ["Mine k=1", "Mine k=2"]
 
 
 def test_the_command_writes_a_page_and_a_file(store, tmp_path):
@@ -118,7 +119,9 @@ def test_the_command_writes_a_page_and_a_file(store, tmp_path):
     tree = json.loads((out / "arena.json").read_text())
     assert [one["baseline"] for one in tree["judges"]] == [False, False, True, True]
     assert tree["judges"][0]["frame_accuracy"][0] > tree["judges"][3]["frame_accuracy"][0]
-    assert len(tree["pairwise_wins"]) == 12 and list(tree["failed"]) == [f"{NAME} kind=overfit memory={store.folder}"]
+    assert len(tree["pairwise_wins"]) == 12 and list(tree["failed"]) == [
+        f"PushJudgeConfig kind=overfit memory={store.folder}"
+    ]
     page = (out / "report.html").read_text()
     for heading in ("Pairwise wins", "Largest disagreement", "Negative controls", "Judges that did not run", "Figures"):
         assert f"<h2>{heading}</h2>" in page

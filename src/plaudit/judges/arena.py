@@ -210,13 +210,21 @@ def check_baselines(entries: Sequence[Entry]) -> None:
 
 
 def named_apart(judges: Sequence[str]) -> list[str]:
-    """A short name for each `JUDGE,KEY=VALUE...`: the last part of its path; all of it where two are alike."""
-    words = [judge.split(",")[0] for judge in judges]
-    short = [Path(word).stem if Path(word).is_file() else Path(word).name or word for word in words]
-    names = [
-        one if short.count(one) == 1 else judge.replace(",", " ") for one, judge in zip(short, judges, strict=True)
-    ]
+    """A short name for each `JUDGE,KEY=VALUE...`: the last part of its path or its class; where two are alike, all of
+    the path, and the keys in which they differ."""
+    split = [judge.split(",") for judge in judges]
+    short = [_short_name(word) for word, *_ in split]
+    names = []
+    for name, (word, *keys) in zip(short, split, strict=True):
+        alike = [other for other, one in zip(split, short, strict=True) if one == name]
+        name = name if all(other == word for other, *_ in alike) else word
+        names.append(" ".join([name, *(key for key in keys if not all(key in other for other in alike))]))
     return [f"{name} ({names[:n].count(name) + 1})" if names[:n].count(name) else name for n, name in enumerate(names)]
+
+
+def _short_name(word: str) -> str:
+    path = Path(word)
+    return path.stem if path.is_file() else path.name.rpartition(":")[2] or word
 
 
 def _right_frames(evaluation: JudgeEvaluation) -> tuple[AnyArray, AnyArray]:

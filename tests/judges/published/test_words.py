@@ -79,6 +79,21 @@ def test_the_mean_of_the_scores_equals_one_call_for_each_prefix(published):
     assert np.ptp(scores.success_prob) > 1e-3
 
 
+def test_the_forced_answer_ends_before_the_digit_however_it_is_spelled(tmp_path):
+    for number, added in enumerate([[], [" 1", " 2", " 3", " 4", " 5"], [" 3"]]):
+        model, tokenizer = tiny_model(words="ANSWER: is: True is: True is: True", rows=700)
+        tokenizer.add_tokens(added)
+        model.save_pretrained(tmp_path / str(number))
+        tokenizer.save_pretrained(tmp_path / str(number))
+        if len(added) == 1:  # one score alone has its own token with the space
+            with pytest.raises(JudgeError, match="does not spell 'ANSWER: 1' to 'ANSWER: 5' alike"):
+                roboreward(tmp_path / str(number), variant="expectation")
+            continue
+        reader = roboreward(tmp_path / str(number), variant="expectation").reader
+        assert tokenizer.decode(reader._forced) == ("ANSWER:" if added else "ANSWER: ")
+        assert tokenizer.decode(reader._digits) == "".join(added or "12345")
+
+
 def test_the_published_variant_reads_generated_text(published):
     folder, model, tokenizer = published
     judge = roboreward(folder, max_new_tokens=6)
