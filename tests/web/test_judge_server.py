@@ -12,6 +12,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from brightness_server import Brightness, app, ramp
+from plaudit.web import judge_server
 from plaudit.web.judge_server import WAITING
 
 
@@ -171,6 +172,16 @@ def test_hostile_bodies_are_refused(client):
     )
     many = form([{}] * 300, {})
     assert client.post("/evaluate_batch_npy", content=many[0], headers=many[1]).status_code == 413
+
+
+def test_small_files_of_many_large_images_are_not_decoded(client, monkeypatch):
+    monkeypatch.setattr(judge_server, "MAX_DECODED", 3 * 8 * 8)
+    content = [{"type": "image_url", "image_url": {"url": data_url(ramp([1])[0])}} for _ in range(4)]
+    for images, status in ((content[:3], 200), (content, 413)):
+        body = {"messages": [{"role": "user", "content": [*images, {"type": "text", "text": "lift"}]}]}
+        answer = client.post("/v1/chat/completions", json=body)
+        assert answer.status_code == status, answer.json()
+    assert answer.json()["error"] == "image 3 has 8x8 pixels, too many with the others"
 
 
 def test_bad_chats_are_refused(client):

@@ -46,6 +46,7 @@ except ModuleNotFoundError as problem:
 
 MAX_SAMPLES, MAX_FRAMES, MAX_PARTS, MAX_IMAGES = 64, 2048, 256, 256
 MAX_PIXELS = 1 << 24  # of a frame
+MAX_DECODED = 1 << 27  # pixels of all images of a chat, whose files may be a thousand times smaller
 MAX_NUMBERS = 16_000_000  # of frames in JSON, which takes ten times the memory of a .npy file
 MAX_TEXT = 20_000  # characters of a task
 WAITING = 8  # requests that wait for the judge
@@ -239,7 +240,10 @@ class JudgeServer:
         if not images or len(images) > MAX_IMAGES or len(images) % clips:
             shown = f" in {clips} clips of one length ({', '.join(self._cameras)})" if clips > 1 else ""
             raise Refused(400, f"the request has {len(images)} images; it needs 1 to {MAX_IMAGES}{shown}")
-        frames = [decode_url(number, image) for number, image in enumerate(images)]
+        frames, left = [], MAX_DECODED
+        for number, image in enumerate(images):
+            frames.append(decode_url(number, image, min(left, MAX_PIXELS)))
+            left -= frames[-1].shape[0] * frames[-1].shape[1]
         if len({frame.shape for frame in frames}) > 1:
             raise Refused(400, "the images have different sizes")
         episode = self._make_episode("the request", np.stack(frames), "\n".join(texts))
@@ -350,8 +354,8 @@ def parse_form(body: bytes, kind: str) -> dict[str, bytes]:
     return parts
 
 
-def decode_url(number: int, image: Any) -> ByteArray:
-    """uint8 [H, W, 3] of a data: URL; other URLs are not fetched."""
+def decode_url(number: int, image: Any, pixels: int) -> ByteArray:
+    """uint8 [H, W, 3] of a data: URL, up to so many pixels; other URLs are not fetched."""
     url = image.get("url") if isinstance(image, dict) else image
     if not isinstance(url, str) or (head := _DATA_URL.match(url)) is None:
         raise Refused(400, f"image {number} is no data: URL of a JPEG or PNG file, and addresses are not fetched")
@@ -360,8 +364,12 @@ def decode_url(number: int, image: Any) -> ByteArray:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             opened = Image.open(io.BytesIO(data), formats=FORMATS)
-            if opened.width * opened.height > MAX_PIXELS:
-                raise ValueError(f"{opened.width}x{opened.height} pixels")
+            if opened.width * opened.height > pixels:
+                raise Refused(
+                    413, f"image {number} has {opened.height}x{opened.width} pixels, too many with the others"
+                )
             return np.asarray(opened.convert("RGB"))
+    except Refused:
+        raise
     except (binascii.Error, ValueError, OSError, SyntaxError, Warning) as problem:
         raise Refused(400, f"image {number} cannot be decoded ({str(problem)[:100]})") from problem

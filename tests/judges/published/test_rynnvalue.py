@@ -174,6 +174,10 @@ def test_without_isolation_slots_are_seen_by_what_follows(tmp_path):
         ({"value_tokenizer_config": None}, "does not describe the bins"),
         ({"value_tokenizer_config": {**SYMLOG, "support_transform": "cubic"}}, "its bins are 'cubic'"),
         ({"value_tokenizer_config": {**SYMLOG, "max_value": math.inf}}, "its bins are 'symlog' from 0.0 to inf"),
+        (
+            {"value_tokenizer_config": {"bins": 2, "support_transform": "quantile", "bin_edges": [0, 1, 10**400]}},
+            "its bin_edges are not 3 numbers",
+        ),
         ({"num_value_heads": 3}, r"says 3 value heads, and the weights have \[0, 1\]"),
         ({"value_token_id": 5}, "its value_token_id is 5, and its tokenizer has"),
         ({"value_head_config": {"head_type": "tree"}}, "has the head_type 'tree'"),

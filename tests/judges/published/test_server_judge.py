@@ -67,6 +67,7 @@ ONE = episode([0.5, 0.7], padded="last")  # one frame, so one value
         (reply([]), "with a list of 0 for 1 samples"),
         (reply([[float("nan")]]), "with nan, which is not a number"),
         (reply([["0.5"]]), "with '0.5', which is not a number"),
+        (reply([[10**400]]), "which is not a number"),
         (reply([[True]]), "with True, which is not a number"),
         (reply([[7.0]]), "set values=seconds if it serves seconds"),
         (reply([[0.5]], [[1.5]]), "a probability outside of 0 to 1"),

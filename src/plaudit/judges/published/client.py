@@ -204,7 +204,7 @@ def _last_values(where: str, tree: Any, group: str, name: str, prefixes: Sequenc
         if not isinstance(row, list) or len(row) != len(frames):
             raise JudgeError(f"{where} answered {name} with {brief(row)} for {len(frames)} frames")
         value = row[-1]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
             raise JudgeError(f"{where} answered {name} with {brief(value)}, which is not a number")
         last.append(float(value))
     return np.array(last)

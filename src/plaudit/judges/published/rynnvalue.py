@@ -246,7 +246,11 @@ def _bins(folder: Path, settings: Any) -> tuple[Tensor, bool]:
         raise BadFile(folder, f"its value_tokenizer_config has {brief(count)} bins")
     if kind == "quantile":
         edges = settings.get("bin_edges")
-        if not isinstance(edges, list) or len(edges) != count + 1 or not all(isinstance(e, int | float) for e in edges):
+        if (
+            not isinstance(edges, list)
+            or len(edges) != count + 1
+            or not all(isinstance(e, int | float) and abs(e) < 1e9 for e in edges)
+        ):
             raise BadFile(folder, f"its bin_edges are not {count + 1} numbers")
         edges = torch.tensor(edges, dtype=torch.float32)
         if not edges.isfinite().all() or (edges.diff() <= 0).any():
