@@ -208,7 +208,7 @@ def histogram(
         axes.axvline(mark[0], **_DASHED, label=mark[1])
 
 
-@chart(595, 66)
+@chart(440, 66)
 def interval_chart(
     axes: Axes, rows: Mapping[str, tuple[float, float, float]], good: Sequence[bool], *, mark: float | None
 ) -> None:

@@ -45,7 +45,8 @@ class LabelSessions:
         request: name and order of the person; `action` with the page's `episode`, `frame` and `selection`; `open`, an
         episode. An action on an episode that is no longer open is not done: the page was behind.
         """
-        name, order = str(request.get("name", "")).strip(), request.get("order", "unlabeled")
+        name, order = request.get("name"), request.get("order", "unlabeled")
+        name = name.strip() if isinstance(name, str) else ""
         if not name or len(name) > MAX_NAME or not name.isprintable():
             raise DataError(f"enter a name of 1 to {MAX_NAME} characters; it is stored with the labels")
         if order not in ORDERS:

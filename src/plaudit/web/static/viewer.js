@@ -57,7 +57,8 @@ export class Cameras {
 
   show(frame, count, outcome) {
     this.frame = frame;
-    const order = [frame, ...Array.from({ length: AHEAD }, (_, n) => frame + 1 + n), frame - 1, frame - 2].filter((one) => one >= 0 && one < count);
+    const ahead = Math.ceil(AHEAD / Math.max(1, this.names.length / 4)); // fewer of many cameras
+    const order = [frame, ...Array.from({ length: ahead }, (_, n) => frame + 1 + n), frame - 1, frame - 2].filter((one) => one >= 0 && one < count);
     for (const camera of this.names) {
       this.wanted[camera] = this.url(camera, frame);
       this.images[camera].parentNode.className = outcome;
