@@ -39,6 +39,7 @@ from plaudit.cli.options import (
     app,
     command,
     parameters_of,
+    robot_files,
     with_parameters,
 )
 from plaudit.cli.train import ONLINE_HELP
@@ -102,8 +103,7 @@ def online(
         "judge": "human" if human else None,
         "policy.inference.allow_untrained": "true" if allow_untrained else None,
     }
-    files = {"inference_runtime_params_config": params, "inference_runtime_topics_config": topics}
-    run = _open_run(config, overrides or [], flags, files, resume, folder)
+    run = _open_run(config, overrides or [], flags, robot_files(params, topics), resume, folder)
     out.print(f"{run.path}: tensorboard --logdir {run.path}")
     err.print("starting the workers: robot, judge and learner")
     trainer = None
@@ -132,7 +132,7 @@ def _open_run(
     config: Path | None,
     overrides: list[str],
     flags: dict[str, str | None],
-    files: dict[str, Path | None],
+    files: dict[str, str],
     resume: Path | None,
     folder: Path,
 ) -> Any:
@@ -140,7 +140,7 @@ def _open_run(
     from plaudit.training.config_file import load_training_config
     from plaudit.training.run_folder import RunFolder
 
-    empty = not overrides and config is None and not any([*flags.values(), *files.values()])
+    empty = not overrides and config is None and not files and not any(flags.values())
     if resume is not None:
         if not empty:
             raise DataError("--resume continues a run as it was configured; leave out the other arguments")
@@ -152,8 +152,7 @@ def _open_run(
             "name what to run: --config FILE, like examples/configs/online_sim_sac.yaml, or env= (or robot=), learner= "
             "and judge="
         )
-    robot_files = {key: str(path.absolute()) for key, path in files.items() if path is not None}
-    wanted = with_stores(load_training_config("online", config, overrides, robot_files=robot_files, flags=flags))
+    wanted = with_stores(load_training_config("online", config, overrides, robot_files=files, flags=flags))
     _check_judge(wanted, is_new=True)
     path = wanted.run.resume_dir
     return RunFolder.resume_named(path, wanted) if path else RunFolder.open(folder / wanted.run_name, wanted)

@@ -275,6 +275,14 @@ PARAMS = ("--inference_runtime_params_config", "--inference-runtime-params-confi
 TOPICS = ("--inference_runtime_topics_config", "--inference-runtime-topics-config", "--topics")
 RobotParams = Annotated[Path | None, Option(*PARAMS, help="JSON whose keys replace those of the robot's params.")]
 RobotTopics = Annotated[Path | None, Option(*TOPICS, help="JSON whose keys replace those of the robot's topics.")]
+
+
+def robot_files(params: Path | None, topics: Path | None) -> dict[str, str]:
+    """The keys of a robot's config that these two flags set."""
+    files = {"inference_runtime_params_config": params, "inference_runtime_topics_config": topics}
+    return {key: str(path.absolute()) for key, path in files.items() if path is not None}
+
+
 Auto = Annotated[
     bool | None,
     Option(

@@ -31,6 +31,7 @@ from plaudit.cli.options import (
     View,
     app,
     command,
+    robot_files,
 )
 from plaudit.cli.run import drive, live_view, load_run_and_policy, running
 from plaudit.errors import ConfigError, DataError, PlauditError
@@ -136,7 +137,7 @@ def record(
             robot=robot,
             env=env,
             teleop=teleop,
-            robot_files={"inference_runtime_params_config": params, "inference_runtime_topics_config": topics},
+            robot_files=robot_files(params, topics),
             max_episode_steps=steps,
             **({"allow_untrained": True} if allow_untrained else {}),
         )

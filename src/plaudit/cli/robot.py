@@ -8,7 +8,7 @@ import typer
 
 from plaudit.cli.common import out, tell
 from plaudit.cli.env import keys_by_set
-from plaudit.cli.options import MAX_SEED, Option, RobotParams, RobotTopics, command, group
+from plaudit.cli.options import MAX_SEED, Option, RobotParams, RobotTopics, command, group, robot_files
 from plaudit.errors import RobotError
 
 robot = group("robot", "List robots, check the streams of one, run its simulated twin.")
@@ -112,12 +112,11 @@ def _load(
     from plaudit.robots.ros import RosRobotConfig
 
     cls = ROBOT_REGISTRY.get(name)
-    given = {"inference_runtime_params_config": params, "inference_runtime_topics_config": topics}
-    files = {key: path for key, path in given.items() if path is not None}
+    files = robot_files(params, topics)
     is_ros = issubclass(cls, RosRobotConfig)
     if ros_only and not is_ros:
         raise RobotError(f"robot '{name}' has no topics; this command is for ROS 2 robots, like igris_b")
     if files and not is_ros:
         raise RobotError(f"robot '{name}' has no params and no topics; write its settings with --set")
     with keys_by_set():
-        return load(cls, overrides=settings or ()).model_copy(update=files), is_ros
+        return load(cls, None, settings or (), lambda tree: {**files, **tree}), is_ros

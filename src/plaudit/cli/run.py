@@ -29,6 +29,7 @@ from plaudit.cli.options import (
     View,
     app,
     command,
+    robot_files,
 )
 from plaudit.errors import DataError, PlauditError, RolloutError
 from plaudit.trust import check_code
@@ -79,7 +80,7 @@ def run_(
         algorithm,
         robot=robot,
         teleop=teleop,
-        robot_files={"inference_runtime_params_config": params, "inference_runtime_topics_config": topics},
+        robot_files=robot_files(params, topics),
         max_episode_steps=steps,
         **({"allow_untrained": True} if allow_untrained else {}),
     )

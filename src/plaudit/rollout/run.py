@@ -188,23 +188,22 @@ def load_run(
     robot: str,
     algorithm: str,
     teleop: str,
-    robot_files: Mapping[str, Path | None],
+    robot_files: Mapping[str, str],
     horizon: int | None = None,
     **settings: Any,
 ) -> RunConfig:
     """
     overrides: robot.x=y, teleop.x=y, operator.x=y, policy.inference.x=y; they win
     teleop: a name, or "none"
-    robot_files: key of the robot -> file
+    robot_files: key of the robot -> path
     horizon: actions of the policy's chunks, where that is known
     settings: of `InferenceConfig`
     """
-    files = {key: str(path.absolute()) for key, path in robot_files.items() if path is not None}
     # The engine keeps the rate, so a robot that can keep it must not.
     unpaced = {"realtime": False} if issubclass(ROBOT_REGISTRY.get(robot), RobotConfig) else {}
 
     def translate(tree: dict[str, Any]) -> dict[str, Any]:
-        robot_tree = {"type": robot, **files, **unpaced, **tree.get("robot", {})}
+        robot_tree = {"type": robot, **robot_files, **unpaced, **tree.get("robot", {})}
         chosen = tree.get("policy", {}).get("inference", {})
         teleop_tree = {"type": teleop, **tree.pop("teleop", {})}
         return {
