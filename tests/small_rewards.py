@@ -26,7 +26,7 @@ GAP, HALF, STATE = 2, 2, 6  # of SARM's window and state
 SHARES = [0.5, 0.3, 0.2]
 
 
-def random_weights(module: nn.Module, seed: int) -> nn.Module:
+def random_weights(module: nn.Module, seed: int) -> Any:
     torch.manual_seed(seed)
     with torch.no_grad():
         for weight in module.parameters():

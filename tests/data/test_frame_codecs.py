@@ -151,7 +151,7 @@ def test_a_flipped_bit_anywhere_in_the_frames_is_found(tmp_path, images):
                     store.episode(episode_id), as_stored(smooth_episode(6 + episode_id, episode_id), images)
                 )
     with pytest.raises(StoreDamaged, match="fails its checksum"):
-        ReplaySampler(store, seed=0).sample(64)
+        ReplaySampler(Store.open(tmp_path / "s"), seed=0).sample(64)
     assert check(tmp_path / "s", repair=True).ok
     assert len(Store.open(tmp_path / "s")) == 2
 

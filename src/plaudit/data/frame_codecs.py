@@ -201,6 +201,7 @@ def _from_jpeg(packets: Sequence[bytes], height: int, width: int) -> Iterator[By
 
 def _video(frames: ByteArray, crf: int) -> list[bytes]:
     import av
+    from av.video.frame import PictureType
 
     if "libx264" not in av.codecs_available:
         raise ValueError("this installation of PyAV has no H.264 encoder; install its wheel from PyPI")
@@ -218,7 +219,7 @@ def _video(frames: ByteArray, crf: int) -> list[bytes]:
     for number, image in enumerate(frames):
         frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
         frame.pts = number
-        frame.pict_type = av.video.frame.PictureType.NONE if number % GROUP else av.video.frame.PictureType.I
+        frame.pict_type = PictureType.NONE if number % GROUP else PictureType.I
         packets += context.encode(frame)
     packets += context.encode(None)
     if [i for i, packet in enumerate(packets) if packet.is_keyframe] != list(range(0, len(frames), GROUP)):

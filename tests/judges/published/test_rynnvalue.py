@@ -42,12 +42,12 @@ def change(folder, name, **keys):
 
 
 def test_one_pass_equals_one_call_for_each_prefix(published):
-    folder, *plain = published
+    folder, model, tokenizer, heads = published
     episode = moving(steps=11, size=(70, 100))
     read, scores = values(build(folder), episode)
     frames = episode.frames["front"]
     spaced = [range(t + 1) if t < 8 else [round(i * t / 7) for i in range(8)] for t in range(12)]
-    wanted = [plain_rynnvalue(*plain, frames, TASK, list(shown), [(64, 96)]) for shown in spaced]
+    wanted = [plain_rynnvalue(model, tokenizer, heads, frames, TASK, list(shown), [(64, 96)]) for shown in spaced]
     assert np.ptp(read[:, 0]) > 0.05
     assert_allclose(read[:, 0], wanted, atol=1e-3)
     assert scores.progress is None  # remaining seconds are no progress without a horizon

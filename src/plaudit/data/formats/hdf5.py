@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -153,9 +154,8 @@ def _collect(group: Any, prefix: str, file: Path, arrays: dict[str, Any], depth:
 
 def _is_hard(group: Any, name: str) -> bool:
     """Whether a name is no link to elsewhere. h5py's `in` and `get` would open what a link leads to."""
-    from h5py import h5l
-
-    return group.id.links.get_info(name.encode("utf-8", "surrogateescape")).type == h5l.TYPE_HARD
+    links: Any = import_module("h5py.h5l")
+    return group.id.links.get_info(name.encode("utf-8", "surrogateescape")).type == links.TYPE_HARD
 
 
 def _member(group: Any, name: str, file: Path, key: str = "") -> Any:

@@ -215,7 +215,7 @@ class WritingConfig(PublishedConfig):
         if self.prompt_file is not None:
             with readable(self.prompt_file, "this is no text of a prompt ({})"):
                 return read_own(self.prompt_file, MAX_PROMPT).decode()
-        return self.prompt or (SOLE_PROMPT if self.type == "sole" else GRM_PROMPT)
+        return self.prompt or (SOLE_PROMPT if isinstance(self, SoleConfig) else GRM_PROMPT)
 
     def _signal(self, what: str) -> Mapping[str, Signal]:
         whose = "the configured prompt" if self.has_own_prompt else "Plaudit's own prompt, not the published one"

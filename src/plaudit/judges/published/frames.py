@@ -120,7 +120,7 @@ def resize(frames: Tensor, sizes: Sequence[Size]) -> Tensor:
 def _resize(frames: Tensor, size: Size) -> Tensor:
     if frames.device.type != "cpu":
         return stretch(stretch(frames, 2, size[1]), 1, size[0])
-    images = (Image.fromarray(frame.numpy()).resize(size[::-1], Image.Resampling.BICUBIC) for frame in frames)
+    images = (Image.fromarray(frame.numpy()).resize((size[1], size[0]), Image.Resampling.BICUBIC) for frame in frames)
     return torch.from_numpy(np.stack([np.asarray(image) for image in images]))
 
 
@@ -133,7 +133,7 @@ def stretch(frames: Tensor, axis: int, size: int) -> Tensor:
         return frames
     places, weights = (torch.from_numpy(part).to(frames.device) for part in _bicubic(frames.shape[axis], size))
     shape = [size if number == axis else 1 for number in range(4)]
-    total = sum(frames.index_select(axis, place) * weight.view(shape) for place, weight in zip(places, weights))
+    total: Any = sum(frames.index_select(axis, place) * weight.view(shape) for place, weight in zip(places, weights))
     return ((total + (1 << BITS - 1)) >> BITS).clamp(0, 255).to(torch.uint8)
 
 

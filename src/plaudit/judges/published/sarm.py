@@ -158,7 +158,8 @@ def _stage_starts(own: Mapping[str, Any], head: str, network: StreamNetwork, fol
     """Progress at the start of each stage and at the end of the last, by the mean share of each stage in the task."""
     if head == "dense" and own.get("annotation_mode") == "single_stage":
         raise BadFile(folder, "its dense head was never trained (annotation_mode single_stage); use head=sparse")
-    count = int(network.heads[head].out_features)
+    layer: Any = network.heads[head]
+    count = int(layer.out_features)
     shares = own.get(f"{head}_temporal_proportions")
     if shares is None:
         shares = [1.0] * count

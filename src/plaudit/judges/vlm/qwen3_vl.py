@@ -286,7 +286,8 @@ class Decoder:
     ) -> Tensor:
         """[B, L, D], or [A, D] of the wanted tokens; every token sees those before it. Attention is not compiled: it
         differs from call to call."""
-        seen = attend(*self._enter(x, cos, sin, layer, self._eps), True)
+        q, k, v = self._enter(x, cos, sin, layer, self._eps)
+        seen = attend(q, k, v, True)
         if wanted is None:
             return self._leave(x, seen, layer, self._eps)
         return leave_layer(x.flatten(0, 1)[wanted], seen.flatten(0, 1)[wanted], layer, self._eps)
