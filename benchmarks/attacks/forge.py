@@ -1,5 +1,6 @@
 """Stores made by hand: one thing in a good store is changed, and every checksum, number and count made to fit again."""
 
+import json
 import math
 import os
 import socket
@@ -9,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.data.disk import Folder, decode_checked, encode_checked
-from plaudit.data.journal import HEADER_KEY, SLOT, decode, encode_lines, replace_head
+from plaudit.data.journal import HEADER_KEY, SLOT, Snapshot, decode, encode_lines, replace_head
 
 Record = dict[str, Any]
 Change = Callable[[Path], object]
 Named = tuple[str, Change]  # what was done, in words
 
-FILES = ("store.json", "journal", "journal.head", "labels", "labels.head", "writer.lock", "labels.failures")
+SNAPSHOTS = ("journal.snapshot", "labels.snapshot")
+FILES = (
+    *("store.json", "journal", "journal.head", "labels", "labels.head", "writer.lock", "labels.failures"),
+    *SNAPSHOTS,
+)
 FOLDERS = ("segments", "segments/000000", "segments/000001", "quarantine")
 INSIDE = ("segments/000000/steps.bin", "segments/000000/camera.front.bin", "segments/000000/schema.json")
 TO_COME = (  # names that a writer or a repair would make next
@@ -130,6 +135,24 @@ def line_changes(store: Path, name: str) -> Iterator[Named]:
             yield f"{where} missing", changed(name, lambda rs, n=number, w=way: remove(rs[n], w))
             for what, value in VALUES.items():
                 yield f"{where} is {what}", changed(name, lambda rs, n=number, w=way, v=value: put(rs[n], w, v))
+
+
+def snapshot_changes(store: Path) -> Iterator[Named]:
+    """Every value of a snapshot, changed to everything that it is not."""
+    for name in SNAPSHOTS:
+        for way in every_value(vars(Snapshot.decode((store / name).read_bytes()))):
+            for what, value in VALUES.items():
+                yield f"{name}, {'.'.join(map(str, way))} is {what}", snapshot(name, way, value)
+
+
+def snapshot(name: str, way: tuple[Any, ...], value: Any) -> Change:
+    def apply(store: Path) -> None:
+        tree = vars(Snapshot.decode((store / name).read_bytes()))
+        put(tree, way, value)
+        text = json.dumps(tree).encode()
+        (store / name).write_bytes(b"%08x %s" % (zlib.crc32(text), text))
+
+    return apply
 
 
 def kind_of(record: Record) -> str:

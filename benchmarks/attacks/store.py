@@ -21,6 +21,7 @@ from typing import TypeVar
 import numpy as np
 
 from attacks.tally import Tally
+from plaudit.data import journal
 from plaudit.data.check import check
 from plaudit.data.ledger import Ledger
 from plaudit.data.replay import ReplaySampler
@@ -28,6 +29,7 @@ from plaudit.data.store import Store
 from plaudit.errors import PlauditError
 from plaudit.types import Episode, Labels
 
+journal.SNAPSHOT_AFTER = (2, 4)  # stores as small as these have snapshots then
 EPISODES, CAPACITY = 7, 50
 WHO = ("writer", "labeler", "reader")
 Rng = np.random.Generator
@@ -185,7 +187,8 @@ def fresh(original: Path, folder: Path) -> Path:
 
 def files_of(store: Path) -> dict[str, Path]:
     """One file of each kind."""
-    names = ["store.json", "journal", "journal.head", "labels", "labels.head", "writer.lock"]
+    names = [f"{name}{suffix}" for name in ("journal", "labels") for suffix in ("", ".head", ".snapshot")]
+    names += ["store.json", "writer.lock"]
     inside = ["schema.json", "steps.bin", "camera.front.bin", "camera.wrist.bin"]
     files = {name: store / name for name in names} | {name: store / "segments/000000" / name for name in inside}
     return {name: path for name, path in files.items() if path.exists()}

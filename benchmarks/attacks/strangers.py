@@ -78,6 +78,7 @@ def attacks(folder: Path, rng: Rng, quick: bool) -> Iterator[Tally]:
         "lines of the ledger": [*forge.line_changes(good, "labels"), *forge.whole_changes("labels")],
         "lines of failures": list(forge.line_changes(good, "labels.failures")),
         "settings and copies of schemas": list(sealed_files(good)),
+        "snapshots": list(forge.snapshot_changes(good)),
         "counts": [*forge.heads("journal.head"), *forge.heads("labels.head")],
         "sizes": list(sizes()),
         "files put back, moved, mixed": list(mixtures(good)),
