@@ -280,24 +280,15 @@ def plain_robometer(model, tokenizer, frames, task, indices, sizes, bins=10):
 
 
 def slot_mask(ids: torch.Tensor, value: int, relative: int) -> torch.Tensor:
-    """[L, L] which tokens see which, by the rules in words: token by token, for every pair."""
-    tokens = ids.tolist()
+    """[L, L] which tokens (rows) see which (columns): a slot is seen by itself alone, all else by what follows it."""
+    tokens, places = ids.tolist(), torch.arange(len(ids))
     slots, current = [], -1
     for place, token in enumerate(tokens):
-        if token in (value, relative):
-            if place == 0 or tokens[place - 1] != token:
-                current += 1
-            slots.append(current)
-        else:
-            slots.append(None)
-    mask = torch.zeros(len(tokens), len(tokens), dtype=torch.bool)
-    for q in range(len(tokens)):
-        for k in range(len(tokens)):
-            if slots[k] is None:
-                mask[q, k] = k <= q
-            else:
-                mask[q, k] = slots[q] == slots[k]
-    return mask
+        if token in (value, relative) and (place == 0 or tokens[place - 1] != token):
+            current += 1
+        slots.append(current if token in (value, relative) else -1)
+    slot = torch.tensor(slots)
+    return torch.where(slot[None] < 0, places[None] <= places[:, None], slot[None] == slot[:, None])
 
 
 @torch.no_grad()

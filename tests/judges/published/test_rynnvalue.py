@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -22,6 +23,11 @@ TASK = "push the square to the right"
 def published(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rynnvalue")
     return folder, *save_rynnvalue(folder)
+
+
+@pytest.fixture
+def copied(published, tmp_path):
+    return shutil.copytree(published[0], tmp_path / "copy")
 
 
 def build(folder, **settings):
@@ -89,22 +95,20 @@ def plain_centers(model, tokenizer, heads, episode, centers):
     return sum(means) / len(means)
 
 
-def test_the_default_of_one_repeat_is_not_assumed(tmp_path):
+def test_the_default_of_one_repeat_is_not_assumed(copied):
     """The original code fills in 1 where the file says 8."""
-    save_rynnvalue(tmp_path)
-    change(tmp_path, "processor_config.json", value_token_repeat=1)
+    change(copied, "processor_config.json", value_token_repeat=1)
     with pytest.raises(
         BadFile, match=r"its value_token_repeat is not one number \(config.json: 8, processor_config.json: 1"
     ):
-        build(tmp_path)
+        build(copied)
 
 
-def test_averaged_repeats_would_not_fit_the_head(tmp_path):
-    save_rynnvalue(tmp_path)
+def test_averaged_repeats_would_not_fit_the_head(copied):
     for name in ("config.json", "processor_config.json"):
-        change(tmp_path, name, value_token_repeat=1)
+        change(copied, name, value_token_repeat=1)
     with pytest.raises(BadFile, match=r"is \[16, 512\], and \[16, 64\] fits 1 repeated tokens"):
-        build(tmp_path)
+        build(copied)
 
 
 def test_symlog_bins_by_hand(published):
@@ -143,27 +147,25 @@ def test_progress_is_what_is_left_of_a_horizon(published):
     assert_allclose(scores.progress, (1 - read[:, 0] / 50).clip(0, 1), atol=1e-6)
 
 
-def test_a_model_that_knows_robots_needs_a_description(tmp_path):
-    save_rynnvalue(tmp_path)
+def test_a_model_that_knows_robots_needs_a_description(copied):
     with pytest.raises(JudgeError, match="was trained without descriptions"):
-        build(tmp_path, robot="a Franka robot")
-    change(tmp_path, "processor_config.json", use_meta=True)
+        build(copied, robot="a Franka robot")
+    change(copied, "processor_config.json", use_meta=True)
     with pytest.raises(JudgeError, match="set robot= and view="):
-        build(tmp_path)
+        build(copied)
     episode = moving(steps=2)
-    described = build(tmp_path, robot="a Franka robot", view="a wrist camera")
+    described = build(copied, robot="a Franka robot", view="a wrist camera")
     text = described.reader.model.tokenizer.decode(described.reader._prompt("push", 1))
     assert (
         "user\nThe agent is a Franka robot. The observation is captured from a wrist camera.The agent is perf" in text
     )
-    assert not np.allclose(values(described, episode)[0], values(build(tmp_path, robot="a UR5"), episode)[0])
+    assert not np.allclose(values(described, episode)[0], values(build(copied, robot="a UR5"), episode)[0])
 
 
-def test_without_isolation_slots_are_seen_by_what_follows(tmp_path):
-    save_rynnvalue(tmp_path / "plain", attn_implementation="sdpa")
-    save_rynnvalue(tmp_path / "isolated")
+def test_without_isolation_slots_are_seen_by_what_follows(published, tmp_path):
+    save_rynnvalue(tmp_path, attn_implementation="sdpa")
     episode = moving(steps=3)
-    plain, isolated = (values(build(tmp_path / name), episode)[0] for name in ("plain", "isolated"))
+    plain, isolated = (values(build(folder), episode)[0] for folder in (tmp_path, published[0]))
     assert np.abs(plain - isolated)[1:].max() > 1e-3
 
 
@@ -184,11 +186,10 @@ def test_without_isolation_slots_are_seen_by_what_follows(tmp_path):
         ({"value_head_config": {"head_type": "linear"}}, r"value_heads.0.proj is not complete \('weight'\)"),
     ],
 )
-def test_a_description_that_does_not_fit_is_one_clear_error(tmp_path, keys, message):
-    save_rynnvalue(tmp_path)
-    change(tmp_path, "config.json", **keys)
+def test_a_description_that_does_not_fit_is_one_clear_error(copied, keys, message):
+    change(copied, "config.json", **keys)
     with pytest.raises((BadFile, JudgeError), match=message):
-        build(tmp_path)
+        build(copied)
 
 
 def test_a_folder_without_heads_is_refused(tmp_path):
