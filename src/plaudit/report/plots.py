@@ -96,17 +96,22 @@ def chart(width: int, height: int) -> Callable[[Callable[Concatenate[Axes, P], N
     def decorate(draw: Callable[Concatenate[Axes, P], None]) -> Callable[..., Markup]:
         @wraps(draw)
         def make(*args: Any, title: str, size: tuple[int, int] = (width, height), **kwargs: Any) -> Markup:
-            with matplotlib.rc_context(_RC):  # type: ignore[arg-type]
-                figure = Figure((size[0] / DPI, size[1] / DPI), dpi=DPI)
-                axes = figure.add_subplot()
-                axes.set_title(plain(title))
-                axes.locator_params(nbins=5)  # matplotlib takes as long for every number on an axis as for a curve
-                draw(axes, *args, **kwargs)
-                return to_svg(figure)
+            return render(lambda axes: draw(axes, *args, **kwargs), title, size)
 
         return make
 
     return decorate
+
+
+def render(draw: Callable[[Axes], None], title: str, size: tuple[int, int]) -> Markup:
+    """An SVG of a chart. size: pixels, width and height"""
+    with matplotlib.rc_context(_RC):  # type: ignore[arg-type]
+        figure = Figure((size[0] / DPI, size[1] / DPI), dpi=DPI)
+        axes = figure.add_subplot()
+        axes.set_title(plain(title))
+        axes.locator_params(nbins=5)  # matplotlib takes as long for every number on an axis as for a curve
+        draw(axes)
+        return to_svg(figure)
 
 
 @chart(*LARGE)
