@@ -157,7 +157,7 @@ def _interval_charts(certificates: Sequence[Certificate]) -> list[Markup]:
     good, charts = [one.passed for one in certificates], []
     for title, name, mark in (
         ("False-positive rate, frames", "fpr", None),
-        ("ROC AUC, frames of the same number (a clock: 50%)", "same_time_roc_auc", 0.5),
+        ("ROC AUC, same frame (a clock: 50%)", "same_time_roc_auc", 0.5),
     ):
         rates = {one.name: one.figures[name] for one in certificates}
         rows = {judge: (rate.value, rate.low, rate.high) for judge, rate in rates.items()}
