@@ -43,7 +43,8 @@ pytest_plugins = ["cluster_fixtures", "vlm_fixtures"]
 
 # The files that need most processor time run first, so that no test process is left alone with one of them at the end.
 LONGEST = (
-    *("test_vlm_tune", "test_policy_encoder", "test_online_command", "test_online", "test_reward"),
+    *("test_vlm_tune", "test_policy_encoder", "test_online_command", "test_online", "test_reward", "test_simulator"),
+    *("test_so101", "test_rynnvalue", "test_record", "test_encoders"),
     *("test_fit", "test_rtc_failures", "test_cli_reward", "test_rtc", "test_rollout_run", "test_trainer"),
     *("test_judge", "test_strangers", "test_rlinf_export", "test_rlinf", "test_cli_collect", "test_cli_cameras"),
     *("test_formats", "test_safety", "test_cli_config", "test_demo", "test_crash", "test_architecture"),
