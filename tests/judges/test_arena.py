@@ -123,6 +123,13 @@ def test_the_command_writes_a_page_and_a_file(store, tmp_path):
         f"PushJudgeConfig kind=overfit memory={store.folder}"
     ]
     page = (out / "report.html").read_text()
-    for heading in ("Pairwise wins", "Largest disagreement", "Negative controls", "Judges that did not run", "Figures"):
+    for heading in (
+        "Accuracy and time",
+        "Pairwise wins",
+        "Largest disagreement",
+        "Negative controls",
+        "Judges that did not run",
+        "Figures",
+    ):
         assert f"<h2>{heading}</h2>" in page
     assert not list(tmp_path.glob(".*.scores"))

@@ -67,14 +67,9 @@ def write_exam_report(
     verdict: Verdict,
     *,
     title: str = "",
-    columns: Mapping[str, Sequence[str]] | None = None,
     more: Sequence[Markup] = (),
 ) -> None:
-    """Write the page.
-
-    columns: heading -> cells of the ranking, in addition to those of an exam
-    more: sections that compare the judges
-    """
+    """Write the page. more: sections that compare the judges"""
     judges = [certificate for certificate, _ in examined]
     data, names = [one.data for one in judges], [one.name for one in judges]
     title = title or (f"Exam: {names[0]}" if len(judges) == 1 else f"Exam of {len(judges)} judges")
@@ -84,14 +79,11 @@ def write_exam_report(
         f"'{data[0].store}' that {'this' if len(data) == 1 else 'each'} judge never learned from and was not tuned by, "
         f"with reference labels of {', '.join(data[0].reference)}."
     )
-    columns = columns or {}
-    added = zip(*columns.values(), strict=True) if columns else [()] * len(judges)
-    rows = zip(_results(judges, _RANKED), added, strict=True)
-    ranking = [(str(place), *cells[:2], *own, *cells[2:]) for place, (cells, own) in enumerate(rows, 1)]
+    ranking = [(str(place), *cells) for place, cells in enumerate(_results(judges, _RANKED), 1)]
     result = page.section(
         "Result",
         *(_failure(one) for one in judges if not one.passed),
-        page.table(ranking, ("", "judge", "result", *columns, *_RANKED, "controls passed")),
+        page.table(ranking, ("", "judge", "result", *_RANKED, "controls passed")),
         page.row(_interval_charts(judges)),
         page.text(_ABOUT_RESULT, "muted"),
     )
@@ -165,6 +157,10 @@ def _interval_charts(certificates: Sequence[Certificate]) -> list[Markup]:
     return charts
 
 
+_ABOUT_ACCURACY = (
+    "Frames and episodes right: by the judge's labels. Value order: how well the values follow time on successes. A "
+    "clock reaches 1, so this figure alone proves nothing."
+)
 _ABOUT_PAIRS = (
     "Share of episodes in which the judge of the row gets more frames right than the judge of the column; equal ones "
     "count half. Brackets: 95% intervals over episodes. Colored where the interval excludes 50%."
@@ -203,27 +199,30 @@ def save_arena(
             "failed": dict(failed),
         }
         (folder / "arena.json").write_text(json.dumps(tree, indent=1, allow_nan=False))
-        more = [*_failed_section(failed), _pairs_section(entries, pairs), _frames_section(frames), _controls(entries)]
+        compared = [_pairs_section(entries, pairs), _frames_section(frames), _controls(entries)]
         write_exam_report(
             folder / "report.html",
             [(entry.certificate, entry.evaluation) for entry in entries],
             verdict,
             title=f"Arena of {format_count(sum(not entry.baseline for entry in entries), 'judge')} and 2 baselines",
-            columns=arena_columns(entries),
-            more=more,
+            more=[*_failed_section(failed), _accuracy_section(entries), *compared],
         )
 
 
-def arena_columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
-    """What an arena adds to the ranking of an exam."""
-    figures = [entry.certificate.figures for entry in entries]
-    return {
-        "frames right": [format_short_interval(entry.frame_accuracy) for entry in entries],
-        "episodes right": [format_short_interval(entry.episode_accuracy) for entry in entries],
-        "value order": [_number(one["value_order"]) for one in figures],
-        "calibration error": [_number(one["ece"]) for one in figures],
-        "time per episode": [_seconds(entry.seconds) for entry in entries],
-    }
+def _accuracy_section(entries: Sequence[Entry]) -> Markup:
+    rows = [
+        (
+            entry.name,
+            format_short_interval(entry.frame_accuracy),
+            format_short_interval(entry.episode_accuracy),
+            _number(entry.certificate.figures["value_order"]),
+            _number(entry.certificate.figures["ece"]),
+            _seconds(entry.seconds),
+        )
+        for entry in entries
+    ]
+    header = ("judge", "frames right", "episodes right", "value order", "calibration error", "time per episode")
+    return page.section("Accuracy and time", page.table(rows, header), page.text(_ABOUT_ACCURACY, "muted"))
 
 
 def _number(rate: Interval) -> str:
