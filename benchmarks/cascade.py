@@ -48,14 +48,13 @@ from plaudit.registry import JUDGE_REGISTRY  # noqa: E402
 from plaudit.rollout.collector import EpisodeTargets  # noqa: E402
 from plaudit.rollout.scripted import collect_scripted  # noqa: E402
 from plaudit.rollout.vector import collect_rollout  # noqa: E402
+from plaudit.training.audit import CascadeLedger  # noqa: E402
 from plaudit.training.config_file import load_training_config  # noqa: E402
-from plaudit.training.ledger_audit import CascadeLedger  # noqa: E402
-from plaudit.training.online import OnlineTrainer  # noqa: E402
-from plaudit.training.online_state import OnlineState  # noqa: E402
+from plaudit.training.online import OnlineState, OnlineTrainer  # noqa: E402
 from plaudit.training.reward_model import train_and_save  # noqa: E402
 from plaudit.training.run_folder import RunFolder  # noqa: E402
 from plaudit.training.setup import open_demos  # noqa: E402
-from plaudit.training.worker_group import LocalWorkerGroup  # noqa: E402
+from plaudit.training.workers.group import LocalWorkerGroup  # noqa: E402
 from plaudit.types import Labels  # noqa: E402
 
 ENV = PandaConfig(type="lift", obs="both", image_size=(48, 48), cameras=("front", "side"))

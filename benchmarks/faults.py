@@ -44,11 +44,10 @@ from plaudit.cluster.connect import workers_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
 from plaudit.training.config import TrainingConfig  # noqa: E402
 from plaudit.training.config_file import load_training_config  # noqa: E402
-from plaudit.training.online import OnlineTrainer  # noqa: E402
-from plaudit.training.online_state import OnlineState  # noqa: E402
+from plaudit.training.online import OnlineState, OnlineTrainer  # noqa: E402
 from plaudit.training.run_folder import RunFolder  # noqa: E402
 from plaudit.training.workers.env import EpisodeInfo  # noqa: E402
-from plaudit.training.workers.judge import LabelReport  # noqa: E402
+from plaudit.training.workers.labelers import LabelReport  # noqa: E402
 from three_nodes import ROLES, Nodes, kill, three_nodes  # noqa: E402
 
 KILLED = ("env", "judge", "replay", "state", "learner")

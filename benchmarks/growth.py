@@ -25,10 +25,9 @@ import numpy as np  # noqa: E402
 import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
 from plaudit.training.config_file import load_training_config  # noqa: E402
-from plaudit.training.online import OnlineTrainer  # noqa: E402
-from plaudit.training.online_state import OnlineState  # noqa: E402
+from plaudit.training.online import OnlineState, OnlineTrainer  # noqa: E402
 from plaudit.training.run_folder import RunFolder  # noqa: E402
-from plaudit.training.worker_group import LocalWorkerGroup  # noqa: E402
+from plaudit.training.workers.group import LocalWorkerGroup  # noqa: E402
 
 FULL, QUICK = 20_000, 300  # episodes
 STEPS = 12  # of an episode

@@ -59,7 +59,7 @@ MUTATIONS = (
         "training/monitor.py",
         "return frozenset() if self.audit is None else self.audit.rejected",
         "return frozenset()",
-        ("training/online_state.py", " and not self.state.replay.outdated\n", "\n"),
+        ("training/online.py", " and not self.state.replay.outdated\n", "\n"),
     ),
     Mutation(
         "shaping_of_lost_episode_kept", "data/rewards.py", "ended & ~success, env_info", "ended & False, env_info"
@@ -93,7 +93,7 @@ MUTATIONS = (
     ),
     Mutation(
         "simulator_releases_strange_episodes",
-        "training/ledger_audit.py",
+        "training/audit.py",
         "        stored = set(store.ids)\n",
         "        stored = set(store.ids)\n"
         "        for i in sorted(self._answers.keys() & stored):\n"

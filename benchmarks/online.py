@@ -44,8 +44,7 @@ from plaudit.rollout.scripted import record_demos  # noqa: E402
 from plaudit.training.config_file import load_training_config  # noqa: E402
 from plaudit.training.demo import Demo, DemoConfig, DemoDisplay  # noqa: E402
 from plaudit.training.evaluation import evaluate_run  # noqa: E402
-from plaudit.training.online import OnlineTrainer  # noqa: E402
-from plaudit.training.online_state import OnlineState  # noqa: E402
+from plaudit.training.online import OnlineState, OnlineTrainer  # noqa: E402
 from plaudit.training.replay_buffer import (  # noqa: E402
     EpisodeRef,
     RemoteSampler,
@@ -270,7 +269,7 @@ def sampling(bars: Bars, folder: Path, head: str, learners: Sequence[int], secon
     """Of episodes of 50 frames, 64x64, by so many learners at once."""
     fill(folder)
     from plaudit.cluster.connect import connected
-    from plaudit.training.settings import ClusterConfig
+    from plaudit.training.config import ClusterConfig
 
     options = SampleOptions(source="classifier", gamma=0.95, cameras=("front",))
     rates: dict[tuple[str, int], float] = {}

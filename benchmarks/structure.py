@@ -196,7 +196,7 @@ def trace(folder: Path) -> None:
     """Write path.json: what `measure_path` returns."""
     import plaudit.cli
     from plaudit.training.workers.env import EnvWorker
-    from plaudit.training.workers.judge import JudgeWorker
+    from plaudit.training.workers.labelers import JudgeWorker
 
     source, calls = f"{Path(plaudit.cli.__file__).parents[1]}/", {}
 

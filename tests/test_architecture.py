@@ -115,7 +115,7 @@ WITHOUT_TORCH = [
     "policies.openpi",
     "learners.config",
     "training.config_file",
-    "training.labeling_window",
+    "training.workers.labelers",
     "policies.scripted",
     "judges.classifier.config",
     "data.transfer",

@@ -43,8 +43,8 @@ from plaudit.policies.networks import weights_of
 from plaudit.rollout.collector import CollectConfig, Collection
 from plaudit.rule import DecisionRule
 from plaudit.training.config_file import load_training_config
-from plaudit.training.labeling_window import Mirror
 from plaudit.training.run_folder import RunFolder
+from plaudit.training.workers.labelers import Mirror
 from plaudit.types import EnvSpec
 from tiny_vlm import save_tiny
 

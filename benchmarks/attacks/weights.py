@@ -35,8 +35,7 @@ from plaudit.policies.loader import load_policy, read_weights, save_policy
 from plaudit.policies.networks import weights_of
 from plaudit.report.run import write_run_report
 from plaudit.training.config_file import load_training_config
-from plaudit.training.promotion import JudgeEvalSummary
-from plaudit.training.retrain import DECISION_FILE, PromotionDecision, decisions
+from plaudit.training.retrain import DECISION_FILE, JudgeEvalSummary, PromotionDecision, decisions
 from plaudit.training.run_folder import RunFolder
 from plaudit.types import EnvSpec
 

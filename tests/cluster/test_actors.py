@@ -4,10 +4,9 @@ from glow import bright_model, demos, saved
 from plaudit.cluster.ray_workers import AutoRewardLabelerActor, ManualRewardLabelerActor
 from plaudit.data.store import Store
 from plaudit.judges.classifier.config import ClassifierJudgeConfig
-from plaudit.training.handles import SerialHandle
-from plaudit.training.labeling_window import LabelingWindowConfig
 from plaudit.training.replay_buffer import ReplayBuffer
-from plaudit.training.workers.judge import JudgeBundle
+from plaudit.training.workers.handles import SerialHandle
+from plaudit.training.workers.labelers import JudgeBundle, LabelingWindowConfig
 
 
 def service(tmp_path) -> SerialHandle[ReplayBuffer]:

@@ -5,7 +5,7 @@ import pytest
 from plaudit.cluster.placement import SHARE, Node, Placement, difference, gpus_of, own_labels, own_versions, versions_of
 from plaudit.config import parse
 from plaudit.errors import ClusterError, ConfigError
-from plaudit.training.settings import ClusterConfig
+from plaudit.training.config import ClusterConfig
 
 
 def node(number: int, roles: str = "", gpus: int = 0, **facts: object) -> Node:

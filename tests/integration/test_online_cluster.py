@@ -103,7 +103,7 @@ BRING_BACK = """
 import sys, time
 from pathlib import Path
 
-from plaudit.training.settings import ClusterConfig
+from plaudit.training.config import ClusterConfig
 from plaudit.cluster.connect import connected
 from plaudit.errors import WorkerLost
 from plaudit.training.workers.learner import LearnerWorker

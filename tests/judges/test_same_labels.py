@@ -15,10 +15,10 @@ from plaudit.judges.evaluation import compare_labels, evaluate
 from plaudit.judges.labeling import SuccessDetector, label_episodes
 from plaudit.rule import DecisionRule, release
 from plaudit.training.config_file import load_training_config
-from plaudit.training.handles import SerialHandle
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.rollout_judge import live_judge
-from plaudit.training.workers.judge import JudgeBundle, JudgeWorker
+from plaudit.training.workers.handles import SerialHandle
+from plaudit.training.workers.labelers import JudgeBundle, JudgeWorker
 from plaudit.types import Episode, Labels, Observation
 
 # Brightness of frames in tenths; the model speaks for success from 0.5 on, and two of three frames make one.

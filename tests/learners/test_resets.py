@@ -13,7 +13,7 @@ from plaudit.learners.config import QChunkConfig, ResetConfig, SacConfig
 from plaudit.learners.qchunk import QChunk
 from plaudit.learners.sac import Sac
 from plaudit.policies.config import VelocityNetConfig
-from plaudit.training.ledger_audit import LabelChanges
+from plaudit.training.audit import LabelChanges
 from plaudit.types import Batch, EnvSpec, Labels
 
 SPACES = EnvSpec(2, 2, {})

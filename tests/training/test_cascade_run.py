@@ -21,16 +21,14 @@ from plaudit.judges.config import save_rights
 from plaudit.judges.guarantee import Rights
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.report.run import write_run_report
-from plaudit.training.audit import AuditConfig
+from plaudit.training.audit import AuditConfig, CascadeLedger, LedgerAudit
 from plaudit.training.config_file import load_training_config
-from plaudit.training.ledger_audit import CascadeLedger, LedgerAudit
-from plaudit.training.online import OnlineTrainer
-from plaudit.training.online_state import OnlineState
+from plaudit.training.online import OnlineState, OnlineTrainer
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.retrain import current_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.worker_group import LocalWorkerGroup
-from plaudit.training.workers.judge import JudgeBundle
+from plaudit.training.workers.group import LocalWorkerGroup
+from plaudit.training.workers.labelers import JudgeBundle
 from plaudit.types import CascadeResult, JudgeId, Labels, Scores
 
 STEPS = 12

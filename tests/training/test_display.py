@@ -12,11 +12,11 @@ from plaudit.rollout.operator import OperatorStatus
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config
 from plaudit.training.display import Display, EtaEstimate
-from plaudit.training.online_state import EventLog, OnlineSchedule, OnlineState
+from plaudit.training.online import EventLog, OnlineSchedule, OnlineState
 from plaudit.training.replay_buffer import PolicyStatus, ReplayStats
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.workers.env import EpisodeInfo
-from plaudit.training.workers.judge import LabelReport
+from plaudit.training.workers.labelers import LabelReport
 from plaudit.training.workers.learner import LearnerInfo
 from plaudit.types import JudgeId
 

@@ -18,9 +18,9 @@ from plaudit.policies.scripted import Outcome
 from plaudit.rollout.scripted_teleop import ScriptedTeleop, ScriptedTeleopConfig
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config
-from plaudit.training.handles import SerialHandle
 from plaudit.training.replay_buffer import ReplayBuffer, StateManager, StoreLocation, seconds_of
 from plaudit.training.workers.env import EnvWorker
+from plaudit.training.workers.handles import SerialHandle
 from plaudit.types import EnvSpec, Episode, FloatArray, PolicyWeights
 from waiting import wait_until
 

@@ -19,7 +19,7 @@ from plaudit.report.video import EpisodeClip, save_grid_video
 from plaudit.rule import DecisionRule
 from plaudit.training.config_file import load_training_config
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.workers.judge import JudgeBundle
+from plaudit.training.workers.labelers import JudgeBundle
 
 SECRET = "the only copy of somebody's thesis"
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from plaudit.errors import PlauditError, StoreFull, WorkerFailed, WorkerLost
-from plaudit.training.handles import SerialHandle, Slot, ThreadHandle
+from plaudit.training.workers.handles import SerialHandle, Slot, ThreadHandle
 
 
 class Adder:

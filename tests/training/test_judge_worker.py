@@ -10,7 +10,7 @@ import glow
 from plaudit.judges.classifier.config import ClassifierJudgeConfig
 from plaudit.judges.simulator import SimulatorJudgeConfig
 from plaudit.judges.vlm.config import VlmJudgeConfig
-from plaudit.training.workers.judge import JudgeBundle
+from plaudit.training.workers.labelers import JudgeBundle
 from tiny_reward import tiny_model
 
 

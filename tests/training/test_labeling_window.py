@@ -17,10 +17,9 @@ from counted_stores import counted_store
 from plaudit.data.store import Store
 from plaudit.errors import WorkerFailed
 from plaudit.judges.human.session import Session, replay_actions
-from plaudit.training.handles import SerialHandle
-from plaudit.training.labeling_window import LabelingWindowConfig, Mirror, Window
 from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
-from plaudit.training.workers.human import WHO, HumanLabelWorker
+from plaudit.training.workers.handles import SerialHandle
+from plaudit.training.workers.labelers import WHO, HumanLabelWorker, LabelingWindowConfig, Mirror, Window
 from plaudit.types import Labeler
 from waiting import wait_until
 
@@ -154,7 +153,7 @@ def test_what_was_labeled_while_the_head_was_away_arrives_once_when_it_is_back(r
 
 
 def test_an_answer_on_an_episode_that_the_mirror_has_forgotten_comes_home_all_the_same(run, monkeypatch):
-    monkeypatch.setattr("plaudit.training.labeling_window.MIRROR_BYTES", 1)
+    monkeypatch.setattr("plaudit.training.workers.labelers.MIRROR_BYTES", 1)
     monkeypatch.setattr(Mirror.__init__, "__defaults__", (1,))
     run.person.label_pending([2])
     press(run.mirror, "F Return")
@@ -265,7 +264,7 @@ def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):
 PARENT = """
 import sys, time
 from pathlib import Path
-from plaudit.training.labeling_window import Window, LabelingWindowConfig
+from plaudit.training.workers.labelers import Window, LabelingWindowConfig
 window = Window(Path(sys.argv[1]), LabelingWindowConfig())
 window.show()
 print(window._child.pid, flush=True)

@@ -13,8 +13,7 @@ from plaudit.data.step_table import Returns, StepTable
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.rule import DecisionRule, labels_from_scores
-from plaudit.training.audit import AuditConfig
-from plaudit.training.ledger_audit import LedgerAudit
+from plaudit.training.audit import AuditConfig, LedgerAudit
 from plaudit.types import JudgeId, Labels, Scores
 
 ALL = AuditConfig(fraction=1.0, window=10)

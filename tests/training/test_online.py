@@ -20,14 +20,13 @@ from plaudit.report.run import write_run_report
 from plaudit.rollout.operator import OperatorCommand, OperatorConfig
 from plaudit.training.config_file import load_training_config
 from plaudit.training.display import Display
-from plaudit.training.handles import SerialHandle, Slot
-from plaudit.training.online import Callback, OnlineTrainer
-from plaudit.training.online_state import OnlineState
+from plaudit.training.online import Callback, OnlineState, OnlineTrainer
 from plaudit.training.retrain import PromotionDecision, Retrainer
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.worker_group import LocalWorkerGroup
 from plaudit.training.workers.env import EnvWorker
-from plaudit.training.workers.judge import JudgeWorker
+from plaudit.training.workers.group import LocalWorkerGroup
+from plaudit.training.workers.handles import SerialHandle, Slot
+from plaudit.training.workers.labelers import JudgeWorker
 from plaudit.training.workers.learner import LearnerWorker
 from plaudit.trust import allow_code
 from plaudit.types import EnvSpec, Labels
@@ -261,7 +260,7 @@ def starts_bright(tmp_path: Path) -> list[int]:
 
 
 def test_a_run_comes_to_its_end_although_some_episodes_can_never_be_labeled(tmp_path, monkeypatch):
-    monkeypatch.setattr("plaudit.training.workers.judge.RETRY_S", 0.5)
+    monkeypatch.setattr("plaudit.training.workers.labelers.RETRY_S", 0.5)
     end = run_session(
         tmp_path,
         "judge=glow:DazzledConfig",
@@ -280,7 +279,7 @@ def test_a_run_comes_to_its_end_although_some_episodes_can_never_be_labeled(tmp_
 
 def test_a_judge_that_can_label_nothing_ends_the_run_with_its_reason(tmp_path, monkeypatch):
     """Instead of a robot that plays a thousand episodes for nothing."""
-    monkeypatch.setattr("plaudit.training.workers.judge.RETRY_S", 0.5)
+    monkeypatch.setattr("plaudit.training.workers.labelers.RETRY_S", 0.5)
     sentence = "the judge could not label any of the last 2 episodes: it is too bright to see anything; they are kept"
     with pytest.raises(TrainingError, match=sentence):
         run_session(
@@ -298,7 +297,7 @@ def test_a_judge_that_can_label_nothing_ends_the_run_with_its_reason(tmp_path, m
 
 
 def test_a_judge_with_a_mistake_in_it_ends_the_run_with_a_sentence_and_the_learner_is_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr("plaudit.training.workers.judge.RETRY_S", 0.5)
+    monkeypatch.setattr("plaudit.training.workers.labelers.RETRY_S", 0.5)
     sentence = (
         r"the judge could not label any of the last 2 episodes: the judge raised ValueError: it is too bright to see "
         r"anything \(glow.py, line \d+\); they are kept, and the same command tries them again"
@@ -809,7 +808,7 @@ def what_was_done(run: Path) -> dict[str, object]:
 def test_the_same_run_does_the_same_whatever_the_clock_says(tmp_path, monkeypatch):
     """Run, labeled, failed on, audited, alarmed, labeled again by a promoted judge, learned, published, evaluated."""
     monkeypatch.setattr("plaudit.training.monitor.Retrainer", LateCandidate)
-    monkeypatch.setattr("plaudit.training.workers.judge.RETRY_S", 3.0)
+    monkeypatch.setattr("plaudit.training.workers.labelers.RETRY_S", 3.0)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     words = [
         *asked(tmp_path, cut=0.3),

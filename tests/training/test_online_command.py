@@ -99,7 +99,7 @@ def test_a_judge_that_is_not_believed_any_more_ends_it_with_an_alarm(lab):
 
 
 def test_a_run_whose_judge_has_a_mistake_in_it_leaves_a_sentence_a_page_and_a_policy(lab, monkeypatch):
-    monkeypatch.setattr("plaudit.training.workers.judge.RETRY_S", 0.5)
+    monkeypatch.setattr("plaudit.training.workers.labelers.RETRY_S", 0.5)
     mistake = ("judge=glow:DazzledConfig", "judge.raises=true", "judge.most=0", "run.max_unlabeled_episodes=2")
     words = [word for word in LAMP.split() if word != "judge=classifier"]
     said = " ".join(plaudit("online", *words, *mistake, cwd=lab, ok=False).split())

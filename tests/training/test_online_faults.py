@@ -14,10 +14,9 @@ from plaudit.errors import JudgeUnavailable, RobotSilent, TrainingError
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.policies.loader import read_weights
 from plaudit.training.config_file import load_training_config
-from plaudit.training.online import Callback, OnlineTrainer
-from plaudit.training.online_state import OnlineState
+from plaudit.training.online import Callback, OnlineState, OnlineTrainer
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.worker_group import LocalWorkerGroup
+from plaudit.training.workers.group import LocalWorkerGroup
 
 
 def run_of(

@@ -15,7 +15,7 @@ from plaudit.training.evaluation import evaluate_run
 from plaudit.training.online import OnlineTrainer
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.setup import open_demos
-from plaudit.training.worker_group import LocalWorkerGroup
+from plaudit.training.workers.group import LocalWorkerGroup
 from plaudit.types import Observation
 from training_runs import create, train
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from pydantic import TypeAdapter
 
-from plaudit.training.promotion import EpisodeResult, JudgeEvalSummary, PromotionRules, should_promote
+from plaudit.training.retrain import EpisodeResult, JudgeEvalSummary, PromotionRules, should_promote
 
 RULES = PromotionRules()
 

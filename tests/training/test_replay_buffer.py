@@ -11,7 +11,6 @@ from leaves import leaves
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.data.store import Store
 from plaudit.rule import DecisionRule
-from plaudit.training.handles import SerialHandle
 from plaudit.training.replay_buffer import (
     ATTEMPTS,
     EpisodeRef,
@@ -20,6 +19,7 @@ from plaudit.training.replay_buffer import (
     SampleOptions,
     make_sampler,
 )
+from plaudit.training.workers.handles import SerialHandle
 from plaudit.training.workers.learner import normalize_batch
 from plaudit.types import Episode, JudgeId, Labels
 

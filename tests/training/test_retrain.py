@@ -22,8 +22,7 @@ from plaudit.judges.guarantee import Rights
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.labeling import stale_episodes
 from plaudit.rule import DecisionRule
-from plaudit.training.audit import AuditConfig
-from plaudit.training.ledger_audit import LedgerAudit
+from plaudit.training.audit import AuditConfig, LedgerAudit
 from plaudit.training.retrain import (
     PromotionDecision,
     RetrainConfig,

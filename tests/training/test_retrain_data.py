@@ -5,8 +5,7 @@ import pytest
 
 from conftest import counting_episode
 from plaudit.data.store import Store
-from plaudit.training.promotion import episode_origin
-from plaudit.training.retrain import RetrainData
+from plaudit.training.retrain import RetrainData, episode_origin
 from plaudit.types import Labels
 
 SOURCES = ("human", "simulator")

@@ -38,7 +38,7 @@ def cluster_start(
     from plaudit.errors import ClusterError, did_you_mean
     from plaudit.judges.human.app import has_display
     from plaudit.report.verdict import Verdict, quoted, sentence_case
-    from plaudit.training.settings import ROLES, Role
+    from plaudit.training.config import ROLES, Role
 
     unknown = [name for name in role if name not in ROLES]
     if unknown:

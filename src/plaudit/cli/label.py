@@ -235,7 +235,7 @@ def _print_result(
     from plaudit.judges.cascade import CascadeConfig
     from plaudit.judges.human.queue import write_requests
     from plaudit.report.verdict import Verdict, format_count, format_ids, label_command, quoted
-    from plaudit.training.ledger_audit import CascadeLedger
+    from plaudit.training.audit import CascadeLedger
 
     def are(ids: Collection[int]) -> str:
         return f"{format_count(len(ids), 'episode')} {'is' if len(ids) == 1 else 'are'}"

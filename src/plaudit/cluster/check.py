@@ -26,7 +26,7 @@ from plaudit.cluster.placement import Node, difference, own_versions
 from plaudit.cluster.state import Listener, NodeInfo, can_connect, firewall_command, listeners, members, own_addresses
 from plaudit.errors import ClusterError
 from plaudit.report.verdict import Verdict, format_count
-from plaudit.training.settings import ROLES
+from plaudit.training.config import ROLES
 
 NUM_CALLS = 50
 PROBE_TIMEOUT_S = 30.0

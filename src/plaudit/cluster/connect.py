@@ -38,9 +38,9 @@ from plaudit.cluster.placement import (
 )
 from plaudit.cluster.state import LOCAL, RAY, NodeInfo, default_folder, is_loopback, make_folder, running
 from plaudit.errors import ClusterError
+from plaudit.training.config import ClusterConfig, WorkerName
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.settings import ClusterConfig, WorkerName
-from plaudit.training.worker_group import LocalWorkerGroup, WorkerGroup
+from plaudit.training.workers.group import LocalWorkerGroup, WorkerGroup
 from plaudit.trust import allowances
 
 PORT = 6379

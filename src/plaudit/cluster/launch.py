@@ -43,7 +43,7 @@ from plaudit.cluster.placement import RESOURCES, need_ray, own_labels
 from plaudit.cluster.state import NodeInfo
 from plaudit.data.disk import defer_signals
 from plaudit.errors import ClusterError
-from plaudit.training.settings import Role
+from plaudit.training.config import Role
 
 START_TIMEOUT_S, STOP_TIMEOUT_S = 300.0, 15.0
 PROGRESS_S = 5.0  # between two messages while a node starts

@@ -25,7 +25,7 @@ from typing import Any
 
 from plaudit import __version__
 from plaudit.errors import ClusterError, MissingExtra
-from plaudit.training.settings import ROLES, WORKERS, ClusterConfig, Role, WorkerName
+from plaudit.training.config import ROLES, WORKERS, ClusterConfig, Role, WorkerName
 
 # Of a node of each role, like `training_pc`: one for each worker (the learner, replay and state).
 RESOURCES: dict[Role, int] = {"training": 3, "inference": 1, "labeling": 1}

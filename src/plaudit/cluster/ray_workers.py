@@ -27,13 +27,12 @@ from ray.util import get_node_ip_address
 from plaudit.cluster.placement import Placement
 from plaudit.errors import PlauditError, StoreLocked, WorkerFailed, WorkerLost
 from plaudit.rollout.operator import OperatorCommand, OperatorStatus
-from plaudit.training.handles import Handle, Slot
 from plaudit.training.replay_buffer import ReplayBuffer, StateManager
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.worker_group import WorkerGroup, replay_options
 from plaudit.training.workers.env import EnvWorker
-from plaudit.training.workers.human import HumanLabelWorker
-from plaudit.training.workers.judge import JudgeWorker
+from plaudit.training.workers.group import WorkerGroup, replay_options
+from plaudit.training.workers.handles import Handle, Slot
+from plaudit.training.workers.labelers import HumanLabelWorker, JudgeWorker
 from plaudit.training.workers.learner import SINGLE, DistributedGroup, LearnerInfo, LearnerWorker, rendezvous_address
 from plaudit.types import EnvSpec
 

@@ -9,7 +9,7 @@
 
 A stage decides alone where its rights prove it (guarantee.py; `plaudit judge calibrate` writes them into its file) and
 no stage before it contradicts. The other episodes get labels in which no frame is labeled: they are not learned from,
-and the same judges are not asked again. A person who labels one decides it; training/ledger_audit.py chooses which
+and the same judges are not asked again. A person who labels one decides it; training/audit.py chooses which
 ones to ask about. A stage without rights decides nothing and may still contradict.
 
 Some episodes go to the person by lot, whatever the stages say. A later version of a classifier is measured on these:

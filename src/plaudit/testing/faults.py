@@ -34,11 +34,11 @@ from plaudit.testing.env import HONEST, SimulatedModel, write_model
 from plaudit.testing.learner import watched_learners
 from plaudit.testing.world import World, pick, uniform, world
 from plaudit.training import retrain
-from plaudit.training.handles import SerialHandle, TurnClock
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trackers import TensorBoard
-from plaudit.training.worker_group import LocalWorkerGroup
 from plaudit.training.workers.env import EnvWorker
+from plaudit.training.workers.group import LocalWorkerGroup
+from plaudit.training.workers.handles import SerialHandle, TurnClock
 
 CHANGES = ("pwrite", "ftruncate", "fsync", "fdatasync", "mkdir", "replace", "rename", "link", "unlink", "rmdir")
 REAL = {name: getattr(os, name) for name in CHANGES}

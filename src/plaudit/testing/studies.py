@@ -32,10 +32,9 @@ from plaudit.testing.people import Habits
 from plaudit.testing.runner import Result, simulate, temporary_folder
 from plaudit.testing.scenario import KEYS, Scenario
 from plaudit.testing.world import World, entered, pick, uniform
-from plaudit.training.audit import AuditConfig
-from plaudit.training.ledger_audit import LedgerAudit
+from plaudit.training.audit import AuditConfig, LedgerAudit
+from plaudit.training.config import RetrainConfig
 from plaudit.training.retrain import Retrainer
-from plaudit.training.settings import RetrainConfig
 from plaudit.types import Episode, JudgeId, Labels
 
 BATCH = 8  # episodes that a judge labels before the audit looks

@@ -24,8 +24,7 @@ from plaudit.policies.loader import load_policy
 from plaudit.registry import LEARNER_REGISTRY, ROBOT_REGISTRY
 from plaudit.rollout.run import backup_problem, check_chunks, with_robot_defaults
 from plaudit.rollout.teleop import teleop_defaults
-from plaudit.training.config import BUILT_IN_TASKS, Schedule, TrainingConfig
-from plaudit.training.settings import PolicySettings
+from plaudit.training.config import BUILT_IN_TASKS, PolicySettings, Schedule, TrainingConfig
 
 Tree = dict[str, Any]
 

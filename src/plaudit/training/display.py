@@ -15,12 +15,11 @@ from rich.text import Text
 from plaudit.judges.stats import Interval
 from plaudit.rollout.operator import AVAILABLE, hotkeys
 from plaudit.rollout.recording import held_warning
-from plaudit.training.audit import CORRECTED, FALSE, MISSED
+from plaudit.training.audit import CORRECTED, FALSE, MISSED, SHARE
 from plaudit.training.config import TrainingConfig
-from plaudit.training.ledger_audit import SHARE
 from plaudit.training.live import REMOTE
 from plaudit.training.monitor import SPENT, next_tasks
-from plaudit.training.online_state import OnlineState
+from plaudit.training.online import OnlineState
 
 if TYPE_CHECKING:  # with torch
     from plaudit.training.trainer import Trainer

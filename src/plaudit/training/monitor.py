@@ -1,6 +1,6 @@
 """Monitoring an online run: is its judge right, is there a better version of it, and what do people do?
 
-An audit compares some of its labels with what is true (ledger_audit.py); the labels that this gathers train a candidate
+An audit compares some of its labels with what is true (audit.py); the labels that this gathers train a candidate
 in the background (retrain.py). When the audit raises its alarm, the learner learns nothing more from this judge: a
 candidate is trained from all that is known by then, and if none is promoted, the run is over.
 
@@ -26,7 +26,7 @@ from plaudit.judges.config import JudgeConfig
 from plaudit.judges.stats import ErrorBudget
 from plaudit.rollout.operator import OperatorStatus
 from plaudit.rule import release
-from plaudit.training.ledger_audit import CascadeLedger, LabelChanges, LedgerAudit, LedgerReader
+from plaudit.training.audit import CascadeLedger, LabelChanges, LedgerAudit, LedgerReader
 from plaudit.training.retrain import PromotionDecision, Retrainer, current_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.types import HUMAN, Episode, JudgeId, Labels

@@ -52,7 +52,7 @@ from plaudit.policies.loader import FROZEN_FILE, WEIGHTS_FILE, read_weights, wri
 from plaudit.rollout.operator import GATE_S
 from plaudit.rollout.recording import discarded_store, is_discarded, label_marked
 from plaudit.rule import release
-from plaudit.training.handles import Handle
+from plaudit.training.workers.handles import Handle
 from plaudit.types import HUMAN, OPERATOR, PEOPLE, AnyArray, Batch, Episode, JudgeId, Labels, PolicyWeights
 
 if TYPE_CHECKING:

@@ -27,11 +27,10 @@ from plaudit.judges.labeling import LabelRunner, StoreQueue, SuccessDetector
 from plaudit.protocols import Judge, LiveJudge, VecEnv
 from plaudit.rollout.vector import RolloutBatch, stack_scores
 from plaudit.rule import release
-from plaudit.training.config import TrainingConfig, withholding_judge
+from plaudit.training.config import RewardModelBlock, TrainingConfig, withholding_judge
 from plaudit.training.config_file import load_training_config
 from plaudit.training.replay_buffer import copy_exclusions
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.settings import RewardModelBlock
 from plaudit.training.setup import unseen_success
 from plaudit.types import OUR_MAIN_CAMERA, Episode, FloatArray, JudgeId, Labels, Observation, ProgressFn, name_of_camera
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaudit.data.disk import Folder, write_atomic
 from plaudit.errors import ConfigError, NotAllowed, import_extra
-from plaudit.training.settings import TRACKER_HOSTS, TrackerName
+from plaudit.training.config import TRACKER_HOSTS, TrackerName
 from plaudit.trust import is_allowed_host
 
 if TYPE_CHECKING:

@@ -28,10 +28,9 @@ from plaudit.learners.base import extra_updates
 from plaudit.learners.config import FromBaseConfig
 from plaudit.rollout.collector import collecting
 from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
-from plaudit.training.audit import Audit, true_success
+from plaudit.training.audit import Audit, LabelChanges, true_success
 from plaudit.training.config import TrainingConfig, train_seed
 from plaudit.training.evaluation import check_noise, evaluate_learner, make_eval_env
-from plaudit.training.ledger_audit import LabelChanges
 from plaudit.training.replay_buffer import Dataset, make_sampler
 from plaudit.training.rollout_judge import RolloutJudge, describe_judge
 from plaudit.training.run_folder import RunFolder

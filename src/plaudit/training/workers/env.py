@@ -32,8 +32,8 @@ from plaudit.rollout.recording import run_episode
 from plaudit.rollout.rerun import streaming
 from plaudit.rollout.run import advising
 from plaudit.training.config import TrainingConfig
-from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import ReplayBuffer, StateManager
+from plaudit.training.workers.handles import Handle
 from plaudit.trust import print_plain
 from plaudit.types import EnvSpec, Episode
 

@@ -39,7 +39,6 @@ from plaudit.policies.loader import PolicySpec, load_policy, read_weights
 from plaudit.policies.networks import FROZEN, load_components, weights_of
 from plaudit.training.config import TrainingConfig
 from plaudit.training.evaluation import EvalResult, check_noise, evaluate_learner, make_eval_env, run_judge
-from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import RemoteSampler, ReplayBuffer, StateManager, make_sampler
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.setup import (
@@ -50,6 +49,7 @@ from plaudit.training.setup import (
     learner_threads,
     sample_options,
 )
+from plaudit.training.workers.handles import Handle
 from plaudit.types import AnyArray, Batch, EnvSpec
 
 TIMEOUT = timedelta(seconds=60)  # for the slowest of the others, before its absence is an error

@@ -12,12 +12,11 @@ from typing import Any
 
 from plaudit.errors import PlauditError
 from plaudit.rollout.operator import OperatorCommand, OperatorStatus
-from plaudit.training.handles import Handle, SerialHandle, Slot, ThreadHandle, TurnClock
 from plaudit.training.replay_buffer import ReplayBuffer, StateManager
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.workers.env import EnvWorker
-from plaudit.training.workers.human import HumanLabelWorker
-from plaudit.training.workers.judge import JudgeWorker
+from plaudit.training.workers.handles import Handle, SerialHandle, Slot, ThreadHandle, TurnClock
+from plaudit.training.workers.labelers import HumanLabelWorker, JudgeWorker
 from plaudit.training.workers.learner import LearnerWorker
 
 TURN_S = 1.0  # that a turn counts in which something was done, where calls are made one after the other
