@@ -29,13 +29,15 @@ def test_a_store_becomes_the_folder_of_a_policy(tmp_path):
     assert "taught holds a policy already" in plaudit("train-policy", "demos", "-o", "taught", cwd=tmp_path, ok=False)
 
 
-def test_it_says_which_episodes_it_clones(tmp_path):
+def test_it_says_which_episodes_it_clones_and_its_statistics_are_theirs(tmp_path):
     store = labeled_store(tmp_path / "demos", counting_episode(steps=6), cutoff=5)
     failed = Labels.from_cutoff(steps=6, cutoff=None, source="human")
-    store.ledger.append(store.append(counting_episode(steps=6)), failed)
+    store.ledger.append(store.append(counting_episode(steps=6, first=100)), failed)
     store.append(counting_episode(steps=6))
     said = plaudit("train-policy", "demos", *SMALL, "-o", "taught", cwd=tmp_path)
     assert "cloning 2 of 3 episodes: 1 successful, 1 unlabeled; left out: 1 failed" in said
+    stats = Normalizer.load(tmp_path / "taught/normalizer.json").stats["state"]
+    assert stats.mean.tolist() == [30, -3], "states are 10 x and -1 x the frame numbers 0 to 6"
 
 
 def test_a_store_of_failures_is_refused_unless_they_are_asked_for(tmp_path):

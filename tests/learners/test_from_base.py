@@ -398,13 +398,20 @@ def test_a_base_that_such_noise_breaks_is_refused_before_the_run(base: Path):
     config = config.model_copy(update={"learner": config.learner.model_copy(update={"noise_bound": 1e-3})})
     learner = config.learner.build(SPACES, 0, "cpu")
     alike = learner.act_at_random(normal=False)(Observation({}, np.zeros((1, 2), np.float32)))[0, 0]
-    check_noise(config, learner, Corridor(lambda actions: actions[:, 0] > -2))  # type: ignore[arg-type]
+    shown: list[str] = []
+
+    def bar(what: str) -> Any:
+        shown.append(what)
+        return iter
+
+    check_noise(config, learner, Corridor(lambda actions: actions[:, 0] > -2), bar)  # type: ignore[arg-type]
+    assert shown == [f"checking the base: 50 episodes from {kind} noise" for kind in ("normal", "the actor's")]
     with pytest.raises(
         TrainingError, match=r"the base succeeds in \d+% of 50 episodes, and in 0% from random noise of"
     ):
-        check_noise(config, learner, Corridor(lambda a: np.abs(a[:, 0] - alike) > 0.02))  # type: ignore[arg-type]
+        check_noise(config, learner, Corridor(lambda a: np.abs(a[:, 0] - alike) > 0.02), bar)  # type: ignore[arg-type]
     with pytest.raises(TrainingError, match="the base never succeeds in 50 episodes"):
-        check_noise(config, learner, Corridor(lambda actions: actions[:, 0] > 2))  # type: ignore[arg-type]
+        check_noise(config, learner, Corridor(lambda actions: actions[:, 0] > 2), bar)  # type: ignore[arg-type]
 
 
 # Steering

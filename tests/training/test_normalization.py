@@ -69,6 +69,13 @@ def test_they_stay_what_they_were_when_the_run_began(lab):
     assert reach(settled("demos.store=demos", folder="another").policy.normalizer)[1] == [9.0, 9.0]
 
 
+def test_an_excluded_demonstration_does_not_widen_the_range(lab):
+    with Store.open("demos", write=True) as store:
+        excluded = store.append(Episode.of(frames={}, actions=np.full((3, 2), 9.0), state=np.zeros((4, 1), np.float32)))
+        store.ledger.append(excluded, Labels.from_targets(np.full(4, np.nan), source="human"))
+    assert reach(settled("demos.store=demos").policy.normalizer) == [LOW.tolist(), HIGH.tolist()]
+
+
 def test_without_demonstrations_three_deviations_of_the_policy_that_acts(lab):
     save = "policy: {type: 'puppet:CounterConfig'}\nnormalizer: deviation.json"
     Path("policy.yaml").write_text(save)

@@ -682,6 +682,11 @@ def test_a_call_of_the_learner_ends_after_the_update_in_which_its_time_is_over(t
     before = workers.learner.handle.call(LearnerWorker.update, 0).updates
     report = workers.learner.handle.call(LearnerWorker.update, 50, 0.0)
     assert (report.made, report.updates) == (1, before + 1)
+    workers.learner.handle.call(LearnerWorker.save_checkpoint)
+    resumed = LearnerWorker(folder.config, folder.path, workers.replay, workers.state)
+    resumed.setup(workers.env.handle.call(EnvWorker.describe), "simulator")
+    first = np.random.default_rng(folder.config.run.seed * 1009)
+    assert resumed._sampler.rng.integers(2**60) != first.integers(2**60), "it would draw the same batches again"
     workers.close()
     folder.close()
 

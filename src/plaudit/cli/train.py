@@ -211,8 +211,10 @@ def train_policy(
     from plaudit.learners.bc import train_flow_from_store  # imports torch, which takes seconds, after the checks above
 
     built = flow.build() if begun is None else begun.build()
-    statistics = None if begun is None else begun.normalizer
-    normalizer = Normalizer.from_store(opened) if statistics is None else Normalizer.load(statistics)
+    if begun is not None and begun.normalizer is not None:
+        normalizer = Normalizer.load(begun.normalizer)
+    else:
+        normalizer = Normalizer.from_store(opened, ids=cloned.labels)
     losses: list[float] = []
     with fitting_bar(asked.fit.steps) as (watch, stopped):
 

@@ -6,7 +6,7 @@ policy whose actions lie within [-1, 1], `mean` is the middle of the range of th
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -93,14 +93,20 @@ class Normalizer:
         return cls({STATE: _unit_std_where_constant(_stats_over(state)), ACTION: _stats_over(actions)})
 
     @classmethod
-    def from_store(cls, store: Store, eps: float = EPS, *, by_range: bool = False) -> Self:
+    def from_store(
+        cls, store: Store, eps: float = EPS, *, by_range: bool = False, ids: Collection[int] | None = None
+    ) -> Self:
         """Over every observation and action of a store.
 
         The std of a state that never changed is 1: divided by almost 0, its first change would dominate all others.
         by_range: the smallest recorded action becomes -1, and the largest 1
+        ids: of the episodes that count; None: all
         """
         rows: dict[str, list[FloatArray]] = {}
+        ids = store.ids if ids is None else ids
         for episode_id, episode in store:
+            if episode_id not in ids:
+                continue
             for key, values in ((STATE, episode.state[episode.observed]), (ACTION, episode.actions)):
                 rows.setdefault(key, []).append(values)
                 earlier = rows[key][0].shape[1]
@@ -116,7 +122,7 @@ class Normalizer:
             actions = np.concatenate(rows[ACTION])
             low, high = actions.min(axis=0).astype(np.float64), actions.max(axis=0).astype(np.float64)
             stats[ACTION] = Stats(((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32))
-        return cls(stats, eps, {"store": str(store.folder), "episodes": len(store)})
+        return cls(stats, eps, {"store": str(store.folder), "episodes": len(ids)})
 
     def widen(self, times: float) -> Self:
         """Map actions of this many standard deviations to [-1, 1]."""

@@ -244,7 +244,8 @@ def clone_encoder(
     networks = encoder.networks.train()
     optimizer = Adam([*networks.parameters(), *actor.parameters()], lr=LR, weight_decay=1e-5)
     rng = torch.Generator(device).manual_seed(seed)
-    with Demonstrations.of(demos).open(demos) as chosen:
+    cloned = Demonstrations.of(demos)
+    with cloned.open(demos) as chosen:
         replay = ReplaySampler(chosen, cameras=tuple(env_spec.cameras), demonstrations=True, seed=seed)
         for _ in track(range(config.clone_updates)):
             batch = to_torch(prepare(replay.sample(config.clone_batch_size)), device)
@@ -254,16 +255,11 @@ def clone_encoder(
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        encoder.requires_grad_(False).eval()
-        _standardize(encoder, chosen)
-    return encoder
-
-
-def _standardize(encoder: FrozenEncoder, demos: Store) -> None:
-    """Set the offset and scale of the features by those of the demonstrations."""
-    encoded = [encoder.encode(episode.frames) for _, episode in demos]
+    encoder.requires_grad_(False).eval()
+    encoded = [encoder.encode(demos.episode(i).frames) for i in cloned.labels]
     encoder.forget()
     for camera in encoder.shapes:
         values = torch.from_numpy(np.concatenate([features[camera] for features in encoded]))
         encoder.offset[camera].copy_(values.mean(dim=0))
         encoder.scale[camera].copy_(values.std(dim=0) + MIN_DEVIATION)
+    return encoder

@@ -39,7 +39,7 @@ from plaudit.training.config import EVAL_SEEDS, TEST_SEEDS, TrainingConfig
 from plaudit.training.retrain import current_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.setup import build_learner, frozen_encoder_of_run, learner_env_spec, learner_threads
-from plaudit.types import AnyArray, BoolArray, ByteArray, EnvSpec, FloatArray, Observation
+from plaudit.types import AnyArray, BoolArray, ByteArray, EnvSpec, FloatArray, Observation, ProgressFn
 
 MAX_ENVS, MAX_TEST_ENVS = 64, 50  # side by side, on eval seeds and on test seeds
 VIDEO_EPISODES = 4
@@ -96,16 +96,19 @@ def evaluate(
     *,
     first_seed: int = EVAL_SEEDS,
     judge: LiveJudge | None = None,
+    track: ProgressFn = iter,
 ) -> EvalResult:
     """Play a policy.
 
     make_act: called for each batch of episodes
+    track: shows the progress over these batches
     judge: also decides. An episode ends when both have seen success, since nothing can change then
     """
     detector = SuccessDetector(judge or SimulatorJudge(), env.num_envs)
     batches = [range(seed, seed + env.num_envs) for seed in range(first_seed, first_seed + episodes, env.num_envs)]
     rollouts = [
-        collect_rollout(env, make_act(), list(seeds), detector, steps_after_end=env.max_steps) for seeds in batches
+        collect_rollout(env, make_act(), list(seeds), detector, steps_after_end=env.max_steps)
+        for seeds in track(batches)
     ]
     actual = np.array([onset is not None for rollout in rollouts for onset in rollout.first_true])[:episodes]
     if judge is None:
@@ -128,12 +131,20 @@ def evaluate_learner(
         return replace(result, video=video.read_bytes() if shown else None)
 
 
-def check_noise(config: TrainingConfig, learner: Any, env: VecEnv) -> None:
+def check_noise(config: TrainingConfig, learner: Any, env: VecEnv, progress_bar: Callable[[str], ProgressFn]) -> None:
     """Before a run of DSRL: refuse a base that acts worse from random noise of the actor's form than from its own."""
     if not isinstance(config.learner, DsrlConfig) or not config.learner.check_episodes:
         return
     episodes = config.learner.check_episodes
-    results = [evaluate(env, partial(learner.act_at_random, normal=normal), episodes) for normal in (True, False)]
+    results = [
+        evaluate(
+            env,
+            partial(learner.act_at_random, normal=normal),
+            episodes,
+            track=progress_bar(f"checking the base: {episodes} episodes from {kind} noise"),
+        )
+        for normal, kind in ((True, "normal"), (False, "the actor's"))
+    ]
     usual, chosen = (wilson(result.successes, episodes) for result in results)
     if not usual.value:
         raise TrainingError(

@@ -269,7 +269,7 @@ class Trainer:
         """The state of the newest checkpoint, and a rollout with updates left to make; or the beginning of the run."""
         start, saved = time.monotonic(), self.folder.resume(self.learner)
         if saved is None:
-            check_noise(self.config, self.learner, self.eval_env)
+            check_noise(self.config, self.learner, self.eval_env, self._progress_bar)
             pretrained = self.updates.pretrain(self._progress_bar)
             if pretrained or isinstance(self.config.learner, FromBaseConfig):  # what demonstrations or base are worth
                 self._evaluate(0, start)

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 import torch.distributed as dist
@@ -50,7 +51,8 @@ from plaudit.training.setup import (
     sample_options,
 )
 from plaudit.training.workers.handles import Handle
-from plaudit.types import AnyArray, Batch, EnvSpec
+from plaudit.trust import print_plain
+from plaudit.types import AnyArray, Batch, EnvSpec, ProgressFn
 
 TIMEOUT = timedelta(seconds=60)  # for the slowest of the others, before its absence is an error
 
@@ -169,13 +171,12 @@ class LearnerWorker:
         self._threads = partial(learner_threads, config, env_spec)
         self.learner = build_learner(config, env_spec, self._frozen_encoder(env_spec))
         check_policy_fits(config, self.learner)
-        self._sampler = self._make_sampler(source)
         # The first rank reads what there is, and all have the same then.
         if group.rank == 0 and self._folder.load_checkpoint(self.learner) is None:
             load_pretrained(config, self.learner)
             if config.simulated and isinstance(config.learner, DsrlConfig):
                 with closing(make_eval_env(config, self.learner)) as env:
-                    check_noise(config, self.learner, env)
+                    check_noise(config, self.learner, env, _announce)
         state = group.broadcast(dump_checkpoint(self.learner) if group.rank == 0 else None)
         if group.rank:
             load_dumped(state, self.learner)
@@ -183,6 +184,7 @@ class LearnerWorker:
             self.learner.sync = group.all_reduce_mean
             own_noise = config.run.seed * 1009 + self.updates * group.size + group.rank
             self.learner.rng.manual_seed(own_noise)
+        self._sampler = self._make_sampler(source)
         self._published = self._saved = self.updates
         self._unpublished = True  # whether the weights may differ from the newest version: those of a checkpoint do
         self._batch = -(-self.learner.config.batch_size // group.size)
@@ -200,7 +202,7 @@ class LearnerWorker:
         saved = self._state.call(StateManager.get_frozen)
         if saved is None:
             demos = self._replay.call(ReplayBuffer.location).open().get("demos")
-        frozen = frozen_encoder(config, env_spec, saved, demos, lambda _: iter, self._prepare)
+        frozen = frozen_encoder(config, env_spec, saved, demos, _announce, self._prepare)
         if self._group.rank == 0:
             if frozen is not None and saved is None:
                 self._state.call(StateManager.publish_frozen, weights_of(0, {FROZEN: frozen}))
@@ -214,7 +216,9 @@ class LearnerWorker:
         self._features = feature_cache(learner, self._folder.features if where.is_here else None)
         if not local:
             return RemoteSampler(self._replay, options)
-        return make_sampler(where.open(), options, self._features, device_frames(self._config, learner))
+        sampler = make_sampler(where.open(), options, self._features, device_frames(self._config, learner))
+        sampler.rng = np.random.default_rng([options.seed, self.updates])  # a resumed run does not draw the same again
+        return sampler
 
     @property
     def updates(self) -> int:
@@ -306,6 +310,12 @@ class LearnerWorker:
     def close(self) -> None:
         """Leave the group."""
         self._group.close()
+
+
+def _announce(what: str) -> ProgressFn:
+    """In place of a progress bar, which a worker on another machine cannot draw."""
+    print_plain(what)
+    return iter
 
 
 def normalize_batch(batch: Batch[AnyArray], normalizer: Normalizer | None) -> Batch[AnyArray]:
