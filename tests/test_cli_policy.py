@@ -6,7 +6,7 @@ import pytest
 
 from conftest import counting_episode, labeled_store
 from plaudit.contracts import check_policy
-from plaudit.data.normalize import Normalizer
+from plaudit.data.normalize import STATE, Normalizer
 from plaudit.policies.loader import load_policy
 from plaudit.types import Labels
 from test_cli import plaudit
@@ -36,7 +36,7 @@ def test_it_says_which_episodes_it_clones_and_its_statistics_are_theirs(tmp_path
     store.append(counting_episode(steps=6))
     said = plaudit("train-policy", "demos", *SMALL, "-o", "taught", cwd=tmp_path)
     assert "cloning 2 of 3 episodes: 1 successful, 1 unlabeled; left out: 1 failed" in said
-    stats = Normalizer.load(tmp_path / "taught/normalizer.json").stats["state"]
+    stats = Normalizer.load(tmp_path / "taught/normalizer.json").stats[STATE]
     assert stats.mean.tolist() == [30, -3], "states are 10 x and -1 x the frame numbers 0 to 6"
 
 

@@ -349,8 +349,8 @@ class Learner(Protocol):
         publish(learner.weights())            # for the policy that learner.policy_config(explore=True) builds
     ```
 
-    `plaudit.learners.base.LearnerBase` has all of it but make_net, make_optimizers, update, act_fn, policy_config,
-    components and replay_options.
+    `plaudit.learners.base.LearnerBase` has all of it but make_net, make_optimizers, update, policy_config, components,
+    and act_fn or choose_chunks. Its `windows` says what is sampled.
     """
 
     on_policy: bool

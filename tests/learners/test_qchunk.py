@@ -155,7 +155,7 @@ def test_a_round_executes_each_chunk_to_its_end():
     """It looks every second step, and what it does in between was decided before."""
     learner, looks = QChunk(QChunkConfig(**TINY), SPACES), []
     plan = learner.plan
-    learner.plan = lambda seen, rng: looks.append(seen.state[0, 0]) or plan(seen, rng)  # type: ignore[method-assign]
+    learner.plan = lambda seen, rng, explore: looks.append(seen.state[0, 0]) or plan(seen, rng)  # type: ignore[method-assign]
     act = learner.act_fn(explore=True)
     done = [act(Observation({}, np.full((3, 2), step, np.float32))) for step in range(5)]
     assert looks == [0, 2, 4] and all(actions.shape == (3, 1) for actions in done)

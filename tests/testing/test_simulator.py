@@ -20,7 +20,7 @@ from plaudit.testing.runner import Result, simulate
 from plaudit.testing.scenario import INTERVENTIONS, RECORDING, Event, Scenario, draw
 from plaudit.testing.studies import Rate, describe, shrink
 from plaudit.training.monitor import JudgeMonitor
-from plaudit.training.online_state import OnlineSchedule
+from plaudit.training.online import OnlineSchedule
 from plaudit.training.replay_buffer import StateManager
 from plaudit.types import EnvSpec
 

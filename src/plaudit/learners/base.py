@@ -216,7 +216,10 @@ class LearnerBase(Stateful):
         return self.augment(before, after, pad=pad)
 
     def run_step(self, step: Step, batch: Any, **options: bool) -> Mapping[str, Tensor]:
-        """`step(batch, **options)`, as a CUDA graph where that is possible."""
+        """`step(batch, **options)`, as a CUDA graph where that is possible.
+
+        Metrics stay on the device, because reading a number waits for the GPU.
+        """
         if self.device.type != "cuda":
             return step(batch, **options)
         with tf32(enabled=self.config.mixed_precision):
@@ -245,8 +248,41 @@ class LearnerBase(Stateful):
         raise NotImplementedError
 
     @property
+    def windows(self) -> Mapping[str, int]:
+        """Lengths of what is sampled: `n_step` rewards of a return, a `horizon` of actions; {} for single steps."""
+        return {}
+
+    @property
     def replay_options(self) -> Mapping[str, Any]:
-        """How to sample the batches that `update` takes: gamma, n_step or horizon, cameras."""
+        """How to sample the batches that `update` takes."""
+        seen = {"cameras": tuple(self.env_spec.cameras), "history": self.encoder.history}
+        return {"gamma": self.config.gamma, **self.windows, **seen}
+
+    def policy_fields(self, *, explore: bool) -> dict[str, Any]:
+        """The fields that all configs of its policy have. explore: with the run's own noise, not that of evaluations"""
+        seen = {"encoder": self.encoder.config, "history": self.encoder.history}
+        return {**self.env_spec.policy_fields(), **seen, "seed": self.seed if explore else EVAL_SEED}
+
+    @property
+    def executed(self) -> int:
+        """Actions of a chunk that a rollout executes."""
+        return self.config.backup_horizon
+
+    def act_fn(self, *, explore: bool) -> ActFn:
+        """For one rollout: chunks are planned from the observations of N envs; the first actions of each are executed.
+
+        A learner of single actions has an `act_fn` of its own.
+        """
+        plan = partial(self.plan, rng=self.rollout_rng(explore=explore), explore=explore)
+        return act_by_chunks(plan, self.executed)
+
+    def plan(self, observation: Observation, rng: torch.Generator, *, explore: bool = True) -> FloatArray:
+        """Chunks [N, H, A] for N observations."""
+        with torch.inference_mode():
+            return self.choose_chunks(self.tensors(observation), rng, explore=explore).cpu().numpy()
+
+    def choose_chunks(self, obs: ObsTensors, rng: torch.Generator, *, explore: bool = True) -> Tensor:
+        """Chunks [N, H, A] for N observations, on the device. explore: whether an actor is sampled"""
         raise NotImplementedError
 
     def weights(self) -> PolicyWeights:
@@ -289,6 +325,15 @@ def soft_update(target: nn.Module, source: nn.Module, tau: float) -> None:
     if slow:
         with torch.no_grad():
             torch._foreach_lerp_(slow, fast, tau)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def chunk_critic_loss(values: Tensor, target: Tensor, batch: Batch[Tensor], valued: int) -> Tensor:
+    """Squared errors of the values [E, B] of windows of `valued` actions, summed over the critics.
+
+    A window that the time limit cut short does not count. One in which the episode terminated does: it has the reward.
+    """
+    whole = (batch.action_mask[:, valued - 1] | (batch.discount == 0)).float()
+    return ((values - target).square() * whole).sum() / whole.sum().clamp(min=1)
 
 
 def sample_critics(num_subsample: int, num_critics: int, rng: torch.Generator) -> Tensor | None:

@@ -6,20 +6,17 @@ policy.path=runs/NAME/policy/policy.yaml. It has the same flow.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from plaudit.devices import Adam
-from plaudit.learners.base import LearnerBase, act_by_chunks, make_adam, optimizer_step
+from plaudit.learners.base import LearnerBase, make_adam, optimizer_step
 from plaudit.learners.config import DaggerConfig
 from plaudit.policies.config import FlowConfig
 from plaudit.policies.flow import VelocityNet, clip_actions, matching_loss, sample_chunks
-from plaudit.policies.networks import Encoder
-from plaudit.rollout.vector import ActFn
-from plaudit.types import Batch, EnvSpec, FloatArray, Observation
+from plaudit.policies.networks import Encoder, ObsTensors
+from plaudit.types import Batch, EnvSpec
 
 
 class DaggerNet(nn.Module):
@@ -46,26 +43,23 @@ class Dagger(LearnerBase):
         return {"flow": make_adam(self.config.lr, self.net)}
 
     @property
-    def replay_options(self) -> dict[str, Any]:
-        """How to sample the batches that `update` takes."""
-        cameras, history = tuple(self.env_spec.cameras), self.encoder.history
-        return {"gamma": self.config.gamma, "horizon": self.config.horizon, "cameras": cameras, "history": history}
+    def windows(self) -> dict[str, int]:
+        """Whole chunks."""
+        return {"horizon": self.config.horizon}
 
-    def act_fn(self, *, explore: bool) -> ActFn:
-        """For one rollout: a chunk is sampled from the observations of N envs, and its first half is executed."""
-        rng = self.rollout_rng(explore=explore)
-        return act_by_chunks(partial(self.plan, rng=rng), -(-self.config.horizon // 2))
+    @property
+    def executed(self) -> int:
+        """The first half of a chunk."""
+        return -(-self.config.horizon // 2)
 
-    def plan(self, observation: Observation, rng: torch.Generator) -> FloatArray:
-        """Chunks [N, H, A] for N observations."""
-        with torch.inference_mode():
-            features = self.net.encoder(self.tensors(observation))
-            shape = len(features), self.config.horizon, self.env_spec.action_dim
-            chunks = sample_chunks(self.net.velocity_net, features, shape, self.config.num_inference_steps, rng)
-            return clip_actions(chunks).cpu().numpy()
+    def choose_chunks(self, obs: ObsTensors, rng: torch.Generator, *, explore: bool = True) -> Tensor:
+        """Chunks [N, H, A] for N observations; sampling them is all that explores."""
+        features = self.net.encoder(obs)
+        shape = len(features), self.config.horizon, self.env_spec.action_dim
+        return clip_actions(sample_chunks(self.net.velocity_net, features, shape, self.config.num_inference_steps, rng))
 
     def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
-        """One step of the flow. Metrics stay on the device: reading a number waits for the GPU."""
+        """One step of the flow."""
         self.version += 1
         return self.run_step(self._step, batch)
 
@@ -86,10 +80,7 @@ class Dagger(LearnerBase):
     def policy_config(self, *, explore: bool = False) -> FlowConfig:
         """The config of the policy that acts with these weights; sampling a chunk is all that explores."""
         return FlowConfig(
-            **self.env_spec.policy_fields(),
-            encoder=self.encoder.config,
-            history=self.encoder.history,
-            seed=self.seed if explore else 0,
+            **self.policy_fields(explore=explore),
             horizon=self.config.horizon,
             velocity_net=self.config.velocity_net,
             num_inference_steps=self.config.num_inference_steps,

@@ -15,8 +15,6 @@ seen, so a run compares success from both kinds before it begins (`check_episode
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +24,7 @@ from plaudit.learners.base import (
     EVAL_SEED,
     CriticLearner,
     act_by_chunks,
+    chunk_critic_loss,
     make_adam,
     optimizer_step,
     sample_critics,
@@ -82,21 +81,13 @@ class Dsrl(CriticLearner):
         }
 
     @property
-    def replay_options(self) -> dict[str, Any]:
-        """How to sample the batches that `update` takes."""
-        config, cameras = self.config, tuple(self.env_spec.cameras)
-        chunks = {"n_step": config.backup_horizon, "horizon": config.backup_horizon}
-        return {"gamma": config.gamma, **chunks, "cameras": cameras, "history": self.encoder.history}
+    def windows(self) -> dict[str, int]:
+        """The valued actions and their rewards."""
+        return {"n_step": self.config.backup_horizon, "horizon": self.config.backup_horizon}
 
-    def act_fn(self, *, explore: bool) -> ActFn:
-        """For one rollout: every h steps the noise is chosen for the observations of N envs; h actions are executed."""
-        rng = self.rollout_rng(explore=explore)
-        return act_by_chunks(partial(self.plan, rng=rng, explore=explore), self.config.backup_horizon)
-
-    def plan(self, observation: Observation, rng: torch.Generator, *, explore: bool) -> FloatArray:
-        """Chunks [N, H, A] for N observations."""
-        with torch.inference_mode():
-            return self.net.policy(self.tensors(observation), rng, explore).cpu().numpy()
+    def choose_chunks(self, obs: ObsTensors, rng: torch.Generator, *, explore: bool = True) -> Tensor:
+        """Chunks [N, H, A] for N observations, from noise that the actor chooses."""
+        return self.net.policy(obs, rng, explore)
 
     def random_noise(self, count: int, rng: torch.Generator) -> Tensor:
         """Normal noise in the form that the actor chooses, [count, size]."""
@@ -110,20 +101,16 @@ class Dsrl(CriticLearner):
 
         def plan(observation: Observation) -> FloatArray:
             with torch.inference_mode():
-                seen = policy.base.features(self.tensors(observation))
-                if not normal:
-                    return policy.chunks(seen, self.random_noise(len(seen), rng)).cpu().numpy()
-                shape = len(seen), 1, self.config.action_horizon, self.env_spec.action_dim
-                noise = torch.randn(shape, generator=rng, device=self.device)
-                return policy.base.chunks(seen, noise)[:, 0].cpu().numpy()
+                obs = self.tensors(observation)
+                if normal:
+                    return policy.base.sample(obs, rng).cpu().numpy()
+                seen = policy.base.features(obs)
+                return policy.chunks(seen, self.random_noise(len(seen), rng)).cpu().numpy()
 
         return act_by_chunks(plan, self.config.backup_horizon)
 
     def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
-        """One step of the critics, the noise critics, and of actor and temperature.
-
-        Metrics stay on the device: reading a number waits for the GPU.
-        """
+        """One step of the critics, the noise critics, and of actor and temperature."""
         self.net.policy.learned.fill_(True)
         return self.run_step(self._step, batch, update_actor=self.count_update())
 
@@ -153,10 +140,8 @@ class Dsrl(CriticLearner):
             subset = sample_critics(config.num_subsample_critics, config.num_critics, self.rng)
             values = self.net.target_critic(self.net.target_encoder(policy.base.units.scaled(next_obs)), chunks, subset)
             target = batch.reward + batch.discount * values.amin(dim=0)
-            whole = (batch.action_mask[:, valued - 1] | (batch.discount == 0)).float()  # h actions, or up to the end
         values = self.net.critic(policy.features(obs), clip_actions(batch.actions).flatten(1))
-        error = ((values - target).square() * whole).sum(dim=1) / whole.sum().clamp(min=1)
-        return error.sum(), values.detach().mean()
+        return chunk_critic_loss(values, target, batch, valued), values.mean()
 
     def _noise_critic_loss(self, features: Tensor, seen: Tensor) -> Tensor:
         """For half of the observations normal noise, for half of them noise by the actor."""
@@ -191,10 +176,7 @@ class Dsrl(CriticLearner):
         """The config of the policy that acts with these weights."""
         config = self.config
         return DsrlPolicyConfig(
-            **self.env_spec.policy_fields(),
-            encoder=self.encoder.config,
-            history=self.encoder.history,
-            seed=self.seed if explore else EVAL_SEED,
+            **self.policy_fields(explore=explore),
             base=config.flow,
             hidden_dims=config.hidden_dims,
             noise_bound=config.noise_bound,

@@ -15,17 +15,14 @@ recorded chunks. Its entropy is that of tanh's sample before scaling, whose rang
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from plaudit.devices import Adam
 from plaudit.learners.base import (
-    EVAL_SEED,
     CriticLearner,
-    act_by_chunks,
+    chunk_critic_loss,
     make_adam,
     optimizer_step,
     sample_critics,
@@ -36,8 +33,7 @@ from plaudit.policies.config import CriticConfig, ExpoPolicyConfig
 from plaudit.policies.flow import clip_actions, matching_loss, with_flag
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors
 from plaudit.policies.steering import EditedChunks, load_base
-from plaudit.rollout.vector import ActFn
-from plaudit.types import Batch, FloatArray, Observation
+from plaudit.types import Batch
 
 
 class ExpoNet(nn.Module):
@@ -82,27 +78,16 @@ class Expo(CriticLearner):
         return optimizers
 
     @property
-    def replay_options(self) -> dict[str, Any]:
-        """How to sample the batches that `update` takes."""
-        config, cameras = self.config, tuple(self.env_spec.cameras)
-        chunks = {"n_step": config.backup_horizon, "horizon": config.action_horizon}
-        return {"gamma": config.gamma, **chunks, "cameras": cameras, "history": self.encoder.history}
+    def windows(self) -> dict[str, int]:
+        """Whole chunks, with the rewards of the valued actions."""
+        return {"n_step": self.config.backup_horizon, "horizon": self.config.action_horizon}
 
-    def act_fn(self, *, explore: bool) -> ActFn:
-        """For one rollout: every h steps a chunk is chosen for the observations of N envs; h actions are executed."""
-        rng = self.rollout_rng(explore=explore)
-        return act_by_chunks(partial(self.plan, rng=rng), self.config.backup_horizon)
-
-    def plan(self, observation: Observation, rng: torch.Generator) -> FloatArray:
-        """Chunks [N, H, A] for N observations."""
-        with torch.inference_mode():
-            return self.net.policy(self.tensors(observation), rng).cpu().numpy()
+    def choose_chunks(self, obs: ObsTensors, rng: torch.Generator, *, explore: bool = True) -> Tensor:
+        """Chunks [N, H, A] for N observations; their noise explores, in any case."""
+        return self.net.policy(obs, rng)
 
     def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
-        """One step of the critics, of the editor and its temperature, and of the base where it is trained.
-
-        Metrics stay on the device: reading a number waits for the GPU.
-        """
+        """One step of the critics, of the editor and its temperature, and of the base where it is trained."""
         follows = self.count_update()
         self.net.policy.learned.fill_(True)
         grown = min(1.0, self.version / max(1, self.config.edit_warmup))
@@ -134,18 +119,13 @@ class Expo(CriticLearner):
             pair = sample_critics(config.num_subsample_critics, config.num_critics, self.rng)
             values = self.net.target_critic(self.net.target_encoder(policy.base.units.scaled(next_obs)), chunks, pair)
             target = batch.reward + batch.discount * values.amin(dim=0)
-            whole = (batch.action_mask[:, valued - 1] | (batch.discount == 0)).float()  # h actions, or up to the end
         values = policy.critic(policy.features(obs), clip_actions(batch.actions[:, :valued]).flatten(1))
-        error = ((values - target).square() * whole).sum(dim=1) / whole.sum().clamp(min=1)
-        return error.sum(), values.detach().mean()
+        return chunk_critic_loss(values, target, batch, valued), values.mean()
 
     def _update_editor(self, obs: ObsTensors) -> dict[str, Tensor]:
         policy, valued = self.net.policy, self.config.backup_horizon
         with torch.no_grad():
-            features, seen = policy.features(obs), policy.base.features(obs)
-            shape = len(features), 1, self.config.action_horizon, self.env_spec.action_dim
-            noise = torch.randn(shape, generator=self.rng, device=self.device)
-            chunks = policy.base.chunks(seen, noise)[:, :, :valued]
+            features, chunks = policy.features(obs), policy.base.sample(obs, self.rng)[:, None, :valued]
         noise = torch.randn(chunks.flatten(2).shape, generator=self.rng, device=self.device)
         edited, log_density = policy.editor(features, chunks, noise)
         entropy, temperature = -log_density.detach().mean(), self.net.log_temperature.exp()
@@ -179,10 +159,7 @@ class Expo(CriticLearner):
         """The config of the policy that acts with these weights; its noise explores, in any case."""
         config = self.config
         return ExpoPolicyConfig(
-            **self.env_spec.policy_fields(),
-            encoder=self.encoder.config,
-            history=self.encoder.history,
-            seed=self.seed if explore else EVAL_SEED,
+            **self.policy_fields(explore=explore),
             base=config.flow,
             critic=CriticConfig(num_critics=config.num_critics, hidden_dims=config.hidden_dims),
             critic_horizon=config.critic_horizon,

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -76,12 +75,6 @@ class Ppo(LearnerBase):
     def make_optimizers(self) -> dict[str, Adam]:
         """One of everything."""
         return {"all": make_adam(self.config.lr, self.net, eps=1e-5)}
-
-    @property
-    def replay_options(self) -> dict[str, Any]:
-        """How to sample the demonstrations that `bc_update` takes."""
-        cameras, history = tuple(self.env_spec.cameras), self.encoder.history
-        return {"gamma": self.config.gamma, "cameras": cameras, "history": history}
 
     def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout: observations of N envs -> actions [N, A]."""
@@ -160,8 +153,7 @@ class Ppo(LearnerBase):
     def policy_config(self, *, explore: bool = False) -> GaussianConfig:
         """The config of the policy that acts with these weights, without exploration: it has no standard deviation."""
         actor = ActorConfig(kind="plain", hidden_dims=self.config.hidden_dims)
-        encoder = {"encoder": self.encoder.config, "history": self.encoder.history}
-        return GaussianConfig(**self.env_spec.policy_fields(), **encoder, actor=actor)
+        return GaussianConfig(**self.policy_fields(explore=False), actor=actor)
 
     def _prepare(self, rollout: RolloutBatch) -> "_RolloutTensors":
         """Values, advantages and old densities of every step, in one pass over the rollout."""
@@ -201,7 +193,7 @@ class Ppo(LearnerBase):
         return seen
 
     def _step(self, data: "_RolloutTensors", *, update_policy: bool) -> dict[str, Tensor]:
-        """One minibatch; metrics stay on the device, because reading a number waits for the GPU."""
+        """One minibatch."""
         config, share = self.config, data.weight / data.weight.sum()
         density, value = self.net(self._seen(data.obs), data.actions)
         log_ratio = density - data.density

@@ -14,8 +14,6 @@ own experience, and critics have LayerNorm.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +21,8 @@ from torch import Tensor, nn
 from plaudit.devices import Adam
 from plaudit.errors import DataError
 from plaudit.learners.base import (
-    EVAL_SEED,
     CriticLearner,
-    act_by_chunks,
+    chunk_critic_loss,
     make_adam,
     optimizer_step,
     sample_critics,
@@ -35,8 +32,7 @@ from plaudit.learners.config import QChunkConfig
 from plaudit.policies.config import CriticConfig, QChunkPolicyConfig
 from plaudit.policies.flow import VelocityNet, best_of_n, clip_actions, matching_loss, sample_chunks
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors
-from plaudit.rollout.vector import ActFn
-from plaudit.types import Batch, EnvSpec, FloatArray, Observation
+from plaudit.types import Batch, EnvSpec
 
 
 class QChunkNet(nn.Module):
@@ -75,37 +71,19 @@ class QChunk(CriticLearner):
         }
 
     @property
-    def replay_options(self) -> dict[str, Any]:
-        """How to sample the batches that `update` takes."""
-        config, cameras, history = self.config, tuple(self.env_spec.cameras), self.encoder.history
-        chunks = {"n_step": config.backup_horizon, "horizon": config.horizon}
-        return {"gamma": config.gamma, **chunks, "cameras": cameras, "history": history}
+    def windows(self) -> dict[str, int]:
+        """Whole chunks, with the rewards of the valued actions."""
+        return {"n_step": self.config.backup_horizon, "horizon": self.config.horizon}
 
-    def act_fn(self, *, explore: bool) -> ActFn:
-        """For one rollout: every h steps a chunk is planned from the observations of N envs; h actions are executed.
-
-        Sampling chunks is what explores, so both ways are the same but for the source of the noise.
-        """
-        rng = self.rollout_rng(explore=explore)
-        return act_by_chunks(partial(self.plan, rng=rng), self.config.backup_horizon)
-
-    def plan(self, observation: Observation, rng: torch.Generator) -> FloatArray:
-        """Chunks [N, H, A] for N observations."""
-        with torch.inference_mode():
-            return self._best(self.tensors(observation), rng).cpu().numpy()
-
-    def _best(self, obs: ObsTensors, rng: torch.Generator) -> Tensor:
-        """For each of B observations the best of N chunks, [B, H, A]."""
+    def choose_chunks(self, obs: ObsTensors, rng: torch.Generator, *, explore: bool = True) -> Tensor:
+        """For each of B observations the best of N chunks, [B, H, A]; sampling them is what explores."""
         features = self.net.encoder(obs)[:, None]
         shape = (len(features), self.config.num_samples, self.config.horizon, self.env_spec.action_dim)
         chunks = sample_chunks(self.net.velocity_net, features, shape, self.config.num_inference_steps, rng)
         return best_of_n(self.net.critic, self.net.critic_encoder(obs), chunks, self.config.backup_horizon)
 
     def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
-        """One step of the critics and one of the flow.
-
-        Metrics stay on the device: reading a number waits for the GPU.
-        """
+        """One step of the critics and one of the flow."""
         self._check(batch)
         self.count_update()
         return self.run_step(self._step, batch)
@@ -129,14 +107,12 @@ class QChunk(CriticLearner):
     def _critic_loss(self, batch: Batch[Tensor], obs: ObsTensors, next_obs: ObsTensors) -> tuple[Tensor, Tensor]:
         valued = self.config.backup_horizon
         with torch.no_grad():
-            chunks = self._best(next_obs, self.rng)[:, :valued].flatten(1)
+            chunks = self.choose_chunks(next_obs, self.rng)[:, :valued].flatten(1)
             subset = sample_critics(self.config.num_subsample_critics, self.config.num_critics, self.rng)
             values = self.net.target_critic(self.net.target_critic_encoder(next_obs), chunks, subset)
             target = batch.reward + batch.discount * values.amin(dim=0)
-            whole = (batch.action_mask[:, valued - 1] | (batch.discount == 0)).float()  # h actions, or up to the end
         values = self.net.critic(self.net.critic_encoder(obs), clip_actions(batch.actions[:, :valued]).flatten(1))
-        error = ((values - target).square() * whole).sum(dim=1) / whole.sum().clamp(min=1)
-        return error.sum(), values.detach().mean()
+        return chunk_critic_loss(values, target, batch, valued), values.mean()
 
     def _check(self, batch: Batch[Tensor]) -> None:
         wanted, shape = [self.config.horizon, self.env_spec.action_dim], list(batch.actions.shape[1:])
@@ -161,17 +137,11 @@ class QChunk(CriticLearner):
         }
 
     def policy_config(self, *, explore: bool = False) -> QChunkPolicyConfig:
-        """The config of the policy that acts with these weights; it explores by sampling, in any case.
-
-        explore: with noise of the run's own, not that of evaluations
-        """
+        """The config of the policy that acts with these weights; it explores by sampling, in any case."""
         config = self.config
         return QChunkPolicyConfig(
-            **self.env_spec.policy_fields(),
-            encoder=self.encoder.config,
+            **self.policy_fields(explore=explore),
             critic_encoder=self.encoder.config,
-            history=self.encoder.history,
-            seed=self.seed if explore else EVAL_SEED,
             horizon=config.horizon,
             critic_horizon=config.critic_horizon,
             velocity_net=config.velocity_net,

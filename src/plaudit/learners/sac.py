@@ -17,7 +17,6 @@ action is part of its loss, with the values as logits. It lowers the values of w
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -94,11 +93,9 @@ class Sac(CriticLearner):
         }
 
     @property
-    def replay_options(self) -> dict[str, Any]:
-        """How to sample the batches that `update` takes."""
-        cameras = tuple(self.env_spec.cameras)
-        history = self.encoder.history
-        return {"gamma": self.config.gamma, "n_step": self.config.n_step, "cameras": cameras, "history": history}
+    def windows(self) -> dict[str, int]:
+        """Single steps with returns of `n_step` rewards."""
+        return {"n_step": self.config.n_step}
 
     def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout: observations of N envs -> actions [N, A]."""
@@ -118,10 +115,7 @@ class Sac(CriticLearner):
         return actions.cpu().numpy()
 
     def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
-        """One step of the critics and, every `policy_update_freq`, of actor and temperature.
-
-        Metrics stay on the device: reading a number waits for the GPU.
-        """
+        """One step of the critics and, every `policy_update_freq`, of actor and temperature."""
         update_actor = self.count_update() and self.version % self.config.policy_update_freq == 0
         clone_only = self.version <= self.config.clone_updates
         return self.run_step(self._step, batch, update_actor=update_actor, clone_only=clone_only)
@@ -244,16 +238,8 @@ class Sac(CriticLearner):
     def policy_config(self, *, explore: bool = False) -> GaussianConfig:
         """The config of the policy that acts with these weights."""
         actor = ActorConfig(kind="squashed", hidden_dims=self.config.hidden_dims)
-        seed = self.seed if explore else 0  # of the noise
-        return GaussianConfig(
-            **self.env_spec.policy_fields(),
-            encoder=self.encoder.config,
-            history=self.encoder.history,
-            actor=actor,
-            gripper=self.config.gripper,
-            stochastic=explore,
-            seed=seed,
-        )
+        own = {"actor": actor, "gripper": self.config.gripper, "stochastic": explore}
+        return GaussianConfig(**self.policy_fields(explore=explore), **own)
 
     def _noise(self, count: int, rng: torch.Generator) -> Tensor:
         return torch.randn(count, self._arm, generator=rng, device=self.device)

@@ -11,7 +11,6 @@ Critics do not learn from a window that the time limit cut short. They do from o
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +18,9 @@ from torch import Tensor, nn
 
 from plaudit.devices import Adam
 from plaudit.learners.base import (
-    EVAL_SEED,
     CriticLearner,
     act_by_chunks,
+    chunk_critic_loss,
     make_adam,
     optimizer_step,
     sample_critics,
@@ -66,11 +65,9 @@ class Steer(CriticLearner):
         return {"critic": make_adam(self.config.lr, self.net.policy)}
 
     @property
-    def replay_options(self) -> dict[str, Any]:
-        """How to sample the batches that `update` takes."""
-        config, cameras = self.config, tuple(self.env_spec.cameras)
-        chunks = {"n_step": config.backup_horizon, "horizon": 2 * config.backup_horizon}
-        return {"gamma": config.gamma, **chunks, "cameras": cameras, "history": self.encoder.history}
+    def windows(self) -> dict[str, int]:
+        """The valued actions with their rewards, and the actions that follow them."""
+        return {"n_step": self.config.backup_horizon, "horizon": 2 * self.config.backup_horizon}
 
     def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout in simulation: the policy is sampled for one environment after the other."""
@@ -88,7 +85,7 @@ class Steer(CriticLearner):
         return act_by_chunks(plan, self.config.backup_horizon)
 
     def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
-        """One step of the critics. Metrics stay on the device: reading a number waits for the GPU."""
+        """One step of the critics."""
         self.count_update()
         self.net.policy.learned.fill_(True)
         return self.run_step(self._step, batch)
@@ -102,13 +99,12 @@ class Steer(CriticLearner):
             following = actions[:, valued:].flatten(1)  # past the end of an episode its last action again
             values = self.net.target_critic(self.net.target_encoder(policy.units.scaled(next_obs)), following, subset)
             target = batch.reward + batch.discount * values.mean(dim=0)
-            whole = (batch.action_mask[:, valued - 1] | (batch.discount == 0)).float()  # h actions, or up to the end
         values = policy.critic(policy.features(obs), actions[:, :valued].flatten(1))
-        error = ((values - target).square() * whole).sum(dim=1) / whole.sum().clamp(min=1)
-        optimizer_step(self.optimizers["critic"], error.sum(), self.sync)
+        loss = chunk_critic_loss(values, target, batch, valued)
+        optimizer_step(self.optimizers["critic"], loss, self.sync)
         soft_update(self.net.target_critic, policy.critic, config.tau)
         soft_update(self.net.target_encoder, policy.encoder, config.tau)
-        return {"loss/critic": error.sum().detach(), "critic/q_mean": values.detach().mean()}
+        return {"loss/critic": loss.detach(), "critic/q_mean": values.detach().mean()}
 
     @property
     def critics(self) -> list[tuple[nn.Module, nn.Module]]:
@@ -124,10 +120,7 @@ class Steer(CriticLearner):
         """The config of the policy that acts with these weights; sampling explores, in any case."""
         config = self.config
         return SteerPolicyConfig(
-            **self.env_spec.policy_fields(),
-            encoder=self.encoder.config,
-            history=self.encoder.history,
-            seed=self.seed if explore else EVAL_SEED,
+            **self.policy_fields(explore=explore),
             base=config.base,
             horizon=config.action_horizon,
             critic_horizon=config.backup_horizon,

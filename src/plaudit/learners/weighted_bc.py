@@ -19,22 +19,19 @@ The result is a flow policy with the statistics of its base, so it can be the ba
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from plaudit.data.normalize import Normalizer
 from plaudit.devices import Adam
-from plaudit.learners.base import EVAL_SEED, LearnerBase, act_by_chunks, make_adam, optimizer_step
+from plaudit.learners.base import EVAL_SEED, LearnerBase, make_adam, optimizer_step
 from plaudit.learners.config import WeightedBcConfig
 from plaudit.policies.config import FlowConfig
 from plaudit.policies.flow import NONE, clip_actions, matching_loss, with_flag
 from plaudit.policies.networks import Encoder, Linear, ObsTensors, mlp
 from plaudit.policies.steering import load_base
-from plaudit.rollout.vector import ActFn
-from plaudit.types import Batch, FloatArray, Observation
+from plaudit.types import Batch
 
 MAX_STEPS = 1000  # of the rewards in a return of the whole episode
 
@@ -74,28 +71,22 @@ class WeightedBC(LearnerBase):
         return self.config.method in ("advantage", "conditioned")
 
     @property
-    def replay_options(self) -> dict[str, Any]:
-        """How to sample the batches that `update` takes: windows, and the return from their first step on."""
+    def windows(self) -> dict[str, int]:
+        """Whole chunks, and the return from their first step on."""
         config, horizon = self.config, self.config.action_horizon
-        n_step = (config.advantage_steps or MAX_STEPS) if self._has_value else horizon
-        seen = {"cameras": tuple(self.env_spec.cameras), "history": self.encoder.history}
-        return {"gamma": config.gamma, "n_step": n_step, "horizon": horizon, **seen}
+        return {"n_step": (config.advantage_steps or MAX_STEPS) if self._has_value else horizon, "horizon": horizon}
 
-    def act_fn(self, *, explore: bool) -> ActFn:
-        """For one rollout: a chunk is sampled from the observations of N envs and executed."""
-        rng = self.rollout_rng(explore=explore)
-        return act_by_chunks(partial(self.plan, rng=rng), self.config.action_horizon)
+    @property
+    def executed(self) -> int:
+        """A whole chunk."""
+        return self.config.action_horizon
 
-    def plan(self, observation: Observation, rng: torch.Generator) -> FloatArray:
-        """Chunks [N, H, A] for N observations."""
-        with torch.inference_mode():
-            features = self.net.base.features(self.tensors(observation))
-            shape = len(features), 1, self.config.action_horizon, self.env_spec.action_dim
-            noise = torch.randn(shape, generator=rng, device=self.device)
-            return self.net.base.chunks(features, noise)[:, 0].cpu().numpy()
+    def choose_chunks(self, obs: ObsTensors, rng: torch.Generator, *, explore: bool = True) -> Tensor:
+        """Chunks [N, H, A] for N observations; sampling them is all that explores."""
+        return self.net.base.sample(obs, rng)
 
     def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
-        """One step of the flow and of the value. Metrics stay on the device: reading a number waits for the GPU."""
+        """One step of the flow and of the value."""
         self.version += 1
         return self.run_step(self._step, batch)
 

@@ -60,6 +60,12 @@ class BaseFlow(nn.Module):
         """[B, F] of observations in the units around it."""
         return self.encoder(self.units.scaled(obs))
 
+    def sample(self, obs: ObsTensors, rng: torch.Generator) -> Tensor:
+        """A chunk [B, H, A] for each observation, from normal noise."""
+        features = self.features(obs)
+        shape = len(features), 1, self.config.horizon, self.config.action_dim
+        return self.chunks(features, torch.randn(shape, generator=rng, device=features.device))[:, 0]
+
     def chunks(self, features: Tensor, noise: Tensor) -> Tensor:
         """Chunks [B, N, H, A] from noise of that shape, in the units around it. features: [B, F]"""
 

@@ -147,8 +147,6 @@ def _choose(folder: RunFolder) -> Normalizer | None:
         store = Store.open(demos)
         ids = [i for i in store.ids if not store.ledger.is_excluded(i)]
         return Normalizer.from_store(store, by_range=True, ids=ids)
-            store, by_range=True, ids=[i for i in store.ids if not store.ledger.is_excluded(i)]
-        )
     acting = config.policy.inference.normalizer
     if acting is None and isinstance(config.learner, FromBaseConfig):
         acting = config.learner.base_spec.normalizer
