@@ -80,7 +80,10 @@ class Limits(Config):
         (-1, "key 'speed' is -1: input should be greater than 0"),
         ([1, -2], "key 'speed.1' is -2: input should be greater than 0"),
         ({"elbow": "x"}, "key 'speed.elbow' is \"x\": input should be a valid number"),
-        ("fast", "key 'speed' is \"fast\": input should be a valid number or a valid array or an object"),
+        (
+            "fast",
+            "key 'speed' is \"fast\": input should be a valid number or a list in brackets, like [1, 2] or an object",
+        ),
     ],
 )
 def test_a_key_of_several_kinds_is_told_once_and_by_its_name(value, message):

@@ -598,7 +598,8 @@ def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location
         return [(where, f"key '{key}': {message}" if where else message)]  # an error of the whole config has no key
     value = json.dumps(detail["input"], default=str)
     value = trust.hide_secrets(value if len(value) <= LONGEST else brief(detail["input"]), key)
-    return [(where, f"key '{key}' is {value}: {detail['msg'][:300].lower()}")]
+    message = detail["msg"][:300].lower().replace("a valid array", "a list in brackets, like [1, 2]")
+    return [(where, f"key '{key}' is {value}: {message}")]
 
 
 def _keys_at(cls: type[BaseModel], where: Location) -> list[str]:

@@ -1,6 +1,8 @@
 """What a learner's actions from -1 to 1 are on a robot: the whole range that was demonstrated, and no more."""
 
 import json
+import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +17,9 @@ from plaudit.policies.loader import load_policy
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.setup import check_trained, resolve_normalizer
+from plaudit.training.setup import check_demos_fit, check_trained, resolve_normalizer
 from plaudit.trust import allow_code
-from plaudit.types import Episode, Labels
+from plaudit.types import EnvSpec, Episode, Labels
 from puppet import received
 
 LOW, HIGH = np.array([-3, 0.5], np.float32), np.array([5, 0.5], np.float32)  # the second joint never moved
@@ -74,6 +76,21 @@ def test_an_excluded_demonstration_does_not_widen_the_range(lab):
         excluded = store.append(Episode.of(frames={}, actions=np.full((3, 2), 9.0), state=np.zeros((4, 1), np.float32)))
         store.ledger.append(excluded, Labels.from_targets(np.full(4, np.nan), source="human"))
     assert reach(settled("demos.store=demos").policy.normalizer) == [LOW.tolist(), HIGH.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        (EnvSpec(1, 2, {"front": (8, 8)}), ""),
+        (EnvSpec(3, 2, {}), "demos has states of 1 numbers, and lift has 3; name demonstrations of the same robot"),
+        (EnvSpec(1, 4, {}), "demos has actions of 2 numbers, and lift has 4"),
+        (EnvSpec(1, 2, {"frnt": (8, 8)}), "demos has no camera 'frnt', which the policy sees; did you mean 'front'?"),
+        (EnvSpec(1, 2, {"wrist": (64, 48)}), "images of 8x8 from camera 'wrist', and lift gives 64x48; set that size"),
+    ],
+)
+def test_demonstrations_of_another_robot_are_refused(lab, ours, said):
+    with nullcontext() if not said else pytest.raises(DataError, match=re.escape(said)):
+        check_demos_fit(Store.open("demos"), ours, "lift")
 
 
 def test_without_demonstrations_three_deviations_of_the_policy_that_acts(lab):

@@ -55,7 +55,13 @@ def test_a_config_is_read_without_torch():
         ("learner.gama=0.9", "unknown key 'learner.gama'; did you mean 'gamma'"),
         ("run.max_steps=many", "key 'run.max_steps'"),
         ("env.image_size=[0,64]", "key 'env.image_size.0' is 0"),
+        ("env.image_size=64", "key 'env.image_size' is 64: input should be a list in brackets, like .1, 2."),
         ("nonsense", "not KEY=VALUE"),
+        (
+            "learner=expo",
+            "key 'learner.base' is missing: the trained policy to improve; 'plaudit train-policy' makes one",
+        ),
+        ("judge=runs", "there is no judge 'runs', nor such a file or folder; known: cascade, classifier"),
         ("learner.num_subsample_critics=3", "num_subsample_critics is 3, but there are 2 critics"),
         ("policy.cameras=[front]", "policy.cameras has 'front', and env.obs is 'state', .* write env.obs=both"),
     ],

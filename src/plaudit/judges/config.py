@@ -342,7 +342,7 @@ def judge_tree(path: Path) -> dict[str, Any]:
     file."""
     file, own, root = _own_judge(path)
     if path.is_dir() and not own:
-        raise BadFile(path, f"this is not a reward model: it has no {MODEL_FILE}")
+        raise BadFile(path, f"this is not a reward model: it has no {MODEL_FILE}; 'plaudit train-reward' makes one")
     return {**own, **({} if file is None else read_values(file, (), root=root)[0])}
 
 

@@ -179,6 +179,12 @@ def load_policy(path: str | Path, overrides: Sequence[str] = ()) -> PolicySpec:
     if (path / POLICY_FILE).is_file():
         path /= POLICY_FILE
     elif path.is_dir():
+        if not (path / "config.json").is_file():  # of LeRobot
+            raise BadFile(
+                path,
+                f"this is no policy: it has no {POLICY_FILE}, and no config.json of LeRobot. 'plaudit train-policy' "
+                "makes a policy; of LeRobot's checkpoints name the folder pretrained_model",
+            )
         typed = read_values(None, overrides)[0].get("policy", {})
         spec = PolicySpec(policy={"type": "lerobot", **typed, "path": str(path)})
         _ = spec.config.folder

@@ -21,7 +21,7 @@ from plaudit.errors import ConfigError, did_you_mean
 from plaudit.judges.certificate import certificate_beside
 from plaudit.judges.config import JUDGE_FILES, is_judge_path, judge_tree
 from plaudit.policies.loader import load_policy
-from plaudit.registry import LEARNER_REGISTRY, ROBOT_REGISTRY
+from plaudit.registry import JUDGE_REGISTRY, LEARNER_REGISTRY, ROBOT_REGISTRY
 from plaudit.rollout.run import backup_problem, check_chunks, with_robot_defaults
 from plaudit.rollout.teleop import teleop_defaults
 from plaudit.training.config import BUILT_IN_TASKS, PolicySettings, Schedule, TrainingConfig
@@ -30,6 +30,7 @@ Tree = dict[str, Any]
 
 # Blocks whose `type` names a class.
 TYPED = ("env", "robot", "learner", "judge", "teleop", "policy.inference", "policy.encoder")
+IMPROVES_A_BASE = ("weighted_bc", "expo", "dsrl", "steer")  # learners that need learner.base
 ROBOT_FILES = ("inference_runtime_params_config", "inference_runtime_topics_config")
 REWARD_MODEL_BLOCKS = ("reward_model", "resnet")  # the recipes' names for it
 NETWORK_KEYS = ("image_size", "image_keys", "arch", "normalize")  # that a checkpoint of RLinf does not contain
@@ -113,7 +114,8 @@ def load_training_config(
     """
     given = [f"{key}={value}" for key, value in (flags or {}).items() if value is not None]
     full = [
-        expand_type_override(one, TYPED, f"learner=sac; {did_you_mean(one, TYPED)}") for one in (*overrides, *given)
+        expand_type_override(one, TYPED, "learner=sac" if one in TYPED else f"learner=sac; {did_you_mean(one, TYPED)}")
+        for one in (*overrides, *given)
     ]
 
     def complete(tree: Tree) -> Tree:
@@ -123,7 +125,14 @@ def load_training_config(
         needed = {"learner": f"name one: learner=ppo (known: {', '.join(LEARNER_REGISTRY.names())})"}
         if schedule == "train" and "robot" not in tree:
             needed["env"] = f"name a simulated task: env={BUILT_IN_TASKS[0]} (known: {', '.join(BUILT_IN_TASKS)})"
-        if missing := [((key,), f"key '{key}' is missing; {how}") for key, how in needed.items() if key not in tree]:
+        missing = [((key,), f"key '{key}' is missing; {how}") for key, how in needed.items() if key not in tree]
+        learner = _read_block(tree, "learner")
+        if learner.get("type") in IMPROVES_A_BASE and "base" not in learner:
+            how = "'plaudit train-policy' makes one, and learner.base=POLICY names its folder, its file or a run"
+            missing.append(
+                (("learner", "base"), f"key 'learner.base' is missing: the trained policy to improve; {how}")
+            )
+        if missing:
             raise ConfigError(missing)
         tree["judge"] = _judge(tree.get("judge", {}))
         if schedule == "train":
@@ -157,7 +166,14 @@ def _with_types(tree: Tree) -> Tree:
 def _judge(tree: Any) -> Any:
     """A judge that is named by a file: the keys of that file."""
     named = tree.get("type") if isinstance(tree, dict) else None
-    if not isinstance(named, str) or not is_judge_path(named):
+    if not isinstance(named, str):
+        return tree
+    if not is_judge_path(named):
+        if ":" not in named and named not in (names := JUDGE_REGISTRY.names()):
+            raise _problem(
+                ("judge",),
+                f"there is no judge '{named[:60]}', nor such a file or folder; {did_you_mean(named, names)}",
+            )
         return tree
     path, rest = Path(named), {key: value for key, value in tree.items() if key != "type"}
     beside = certificate_beside(path)

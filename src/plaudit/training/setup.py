@@ -26,7 +26,7 @@ from plaudit.data.batch import FeatureCache
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.devices import resolve_device
-from plaudit.errors import ContractError, DataError, TrainingError
+from plaudit.errors import ContractError, DataError, TrainingError, did_you_mean
 from plaudit.learners.base import EncoderSpec, torch_threads
 from plaudit.learners.config import FromBaseConfig
 from plaudit.policies.config import CLONED
@@ -49,11 +49,48 @@ LINGER_STEPS = 10  # after success, so that a judge that needs several frames se
 
 
 def check_demos(config: TrainingConfig) -> None:
-    """Refuse a store without labels that will not be labeled."""
+    """Refuse a store without episodes, or without labels that will not be labeled."""
     if config.demos.store is None:
         return
-    if not len(Store.open(config.demos.store).ledger) and not config.relabels_demos:
-        raise DataError(f"{config.demos.store} has no labels; label it first (plaudit label)")
+    store = Store.open(config.demos.store)
+    _check_not_empty(store)
+    if not len(store.ledger) and not config.relabels_demos:
+        raise DataError(f"{store.folder} has no labels; label it first (plaudit label)")
+
+
+def _check_not_empty(demos: Store) -> None:
+    if not demos.ids:
+        raise DataError(f"{demos.folder} has no episodes, so there are no demonstrations; record some (plaudit record)")
+
+
+def check_demos_fit(demos: Store, env_spec: EnvSpec, name: str) -> None:
+    """Refuse demonstrations of another robot or task: other sizes of state, action or camera images.
+
+    name: of the robot or task of the run
+    """
+    _check_not_empty(demos)
+    episode = demos.episode(demos.ids[0])
+    for what, array, numbers in (
+        ("states", episode.state, env_spec.state_dim),
+        ("actions", episode.actions, env_spec.action_dim),
+    ):
+        if array.shape[1] != numbers:
+            raise DataError(
+                f"{demos.folder} has {what} of {array.shape[1]} numbers, and {name} has {numbers}; name demonstrations "
+                "of the same robot or task with the same observations (env.obs)"
+            )
+    for camera, size in env_spec.cameras.items():
+        if camera not in episode.frames:
+            raise DataError(
+                f"{demos.folder} has no camera '{camera}', which the policy sees; "
+                f"{did_you_mean(camera, episode.frames)} (policy.cameras says what it sees)"
+            )
+        recorded, wanted = ("x".join(map(str, each)) for each in (episode.frames[camera].shape[1:3], size))
+        if recorded != wanted:
+            raise DataError(
+                f"{demos.folder} has images of {recorded} from camera '{camera}', and {name} gives {wanted}; set that "
+                "size, or name demonstrations of the same size"
+            )
 
 
 def unseen_success(successes: int, count: int) -> str:

@@ -37,6 +37,7 @@ from plaudit.training.run_folder import RunFolder
 from plaudit.training.setup import (
     build_learner,
     check_demos,
+    check_demos_fit,
     device_frames,
     feature_cache,
     frozen_encoder_of_run,
@@ -120,6 +121,8 @@ class Trainer:
         if horizon > self.env.max_steps:
             raise DataError(f"learner.horizon is {horizon}, and an episode is over after {self.env.max_steps} steps")
         demos = open_demos(folder, self._progress_bar)
+        if demos is not None:
+            check_demos_fit(demos, env_spec, config.target_name)
         frozen = frozen_encoder_of_run(folder, env_spec, demos, self._progress_bar)  # by all threads
         stack.enter_context(learner_threads(config, env_spec))
         self.learner = build_learner(config, env_spec, frozen)

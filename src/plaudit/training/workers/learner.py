@@ -30,6 +30,7 @@ from torch import Tensor
 from plaudit.data.batch import to_torch
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
+from plaudit.data.store import Store
 from plaudit.data.weights import dump_checkpoint, load_dumped
 from plaudit.errors import PlauditError, PolicyError, did_you_mean
 from plaudit.judges.classifier.config import ClassifierJudgeConfig
@@ -44,6 +45,7 @@ from plaudit.training.replay_buffer import RemoteSampler, ReplayBuffer, StateMan
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.setup import (
     build_learner,
+    check_demos_fit,
     device_frames,
     feature_cache,
     frozen_encoder,
@@ -169,6 +171,9 @@ class LearnerWorker:
         """
         config, self._group = self._config, group
         self._threads = partial(learner_threads, config, env_spec)
+        where = self._replay.call(ReplayBuffer.location)
+        if where.is_here and where.demos is not None:
+            check_demos_fit(Store.open(where.demos), env_spec, config.target_name)
         self.learner = build_learner(config, env_spec, self._frozen_encoder(env_spec))
         check_policy_fits(config, self.learner)
         # The first rank reads what there is, and all have the same then.
