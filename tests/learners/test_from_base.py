@@ -463,7 +463,7 @@ def test_a_base_that_is_not_there_or_not_trained_is_refused(base: Path, tmp_path
 
 
 def test_numbers_that_do_not_fit_the_base_are_refused(base: Path):
-    with pytest.raises(ConfigError, match="critic_horizon is 3, but the base returns chunks of 2 actions"):
+    with pytest.raises(ConfigError, match="critic_horizon is 3, but chunks have 2 actions"):
         parse(ExpoConfig, {"base": str(base), "critic_horizon": 3})
     with pytest.raises(ConfigError, match="without a choice one chunk is sampled"):
         parse(ExpoConfig, {"base": str(base), "select": False})

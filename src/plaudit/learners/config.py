@@ -202,20 +202,38 @@ class PpoConfig(LearnerConfig):
     random_shift_pad: NonNegativeInt = 4
 
 
-class QChunkConfig(CriticEnsembleConfig):
+class ChunkCriticsConfig(CriticEnsembleConfig):
+    """What learners with critics of chunks share."""
+
+    critic_horizon: SmallInt | None = None  # of a chunk, the first actions, which critics value; None: all
+    tau: float = Field(default=0.01, gt=0, le=1)  # how far the target critics move to the critics at each update
+    batch_size: BatchSize = 128
+
+    @property
+    def backup_horizon(self) -> int:
+        """Actions of a chunk that critics value and a backup spans."""
+        return self.critic_horizon or self.action_horizon
+
+    @model_validator(mode="after")
+    def _check_critic_horizon(self) -> Self:
+        if self.backup_horizon > self.action_horizon:
+            raise ValueError(
+                f"critic_horizon is {self.critic_horizon}, but chunks have {self.action_horizon} actions; lower it"
+            )
+        return self
+
+
+class QChunkConfig(ChunkCriticsConfig):
     """Settings of Q-chunking; `learner.KEY` of a training run."""
 
     learner_class: ClassVar[str] = "plaudit.learners.qchunk:QChunk"
 
     type: Literal["qchunk"] = "qchunk"
     horizon: SmallInt = 5  # actions of a chunk
-    critic_horizon: SmallInt | None = None  # of these, the first that critics value, h above; None: all
     num_samples: SmallInt = 8  # chunks to choose from, N above
     num_inference_steps: SmallInt = 5  # of Euler, from noise to actions
     velocity_net: VelocityNetConfig = VelocityNetConfig(width=64, depth=2)  # the network of the flow
     lr: LearningRate = 2e-3  # learning rate
-    tau: float = Field(default=0.01, gt=0, le=1)  # how far the target critics move to the critics at each update
-    batch_size: BatchSize = 128
     utd_ratio: PositiveFloat = 0.25
     pretrain_updates: NonNegativeInt = 200
 
@@ -223,19 +241,6 @@ class QChunkConfig(CriticEnsembleConfig):
     def action_horizon(self) -> int:
         """Actions that its policy returns at a time."""
         return self.horizon
-
-    @property
-    def backup_horizon(self) -> int:
-        """Actions of a chunk that critics value and a backup spans."""
-        return self.critic_horizon or self.horizon
-
-    @model_validator(mode="after")
-    def _check_critic_horizon(self) -> Self:
-        if self.backup_horizon > self.horizon:
-            raise ValueError(
-                f"critic_horizon is {self.critic_horizon}, but chunks have {self.horizon} actions (horizon)"
-            )
-        return self
 
 
 class DaggerConfig(OffPolicyConfig):
@@ -409,34 +414,15 @@ class WeightedBcConfig(FromBaseConfig):
         return base.model_copy(update={"own_units": True, "improvement": flag})
 
 
-class CriticsOfChunksConfig(CriticEnsembleConfig, FromBaseConfig):
+class CriticsOfBaseConfig(ChunkCriticsConfig, FromBaseConfig):
     """What learners with critics of the base's chunks share."""
 
-    gamma: float = Field(default=0.95, ge=0, le=1)
-    critic_horizon: SmallInt | None = None  # of a chunk, the first actions, which critics value; None: all
     lr: LearningRate = 1e-3  # learning rate
-    tau: float = Field(default=0.01, gt=0, le=1)  # how far the target critics move to the critics at each update
-    batch_size: BatchSize = 128
-    utd_ratio: PositiveFloat = 0.5
-    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
     num_critics: SmallInt = 4
-
-    @property
-    def backup_horizon(self) -> int:
-        """Actions of a chunk that critics value and a backup spans."""
-        return self.critic_horizon or self.action_horizon
-
-    @model_validator(mode="after")
-    def _check_critic_horizon(self) -> Self:
-        if self.backup_horizon > self.action_horizon:
-            raise ValueError(
-                f"critic_horizon is {self.critic_horizon}, but the base returns chunks of {self.action_horizon} "
-                f"actions ({self.base}); lower it"
-            )
-        return self
+    random_steps: NonNegativeInt = 0  # without updates at the start: critics may learn from the base's first episodes
 
 
-class ExpoConfig(CriticsOfChunksConfig):
+class ExpoConfig(CriticsOfBaseConfig):
     """Settings of EXPO and of residual learning; `learner.KEY` of a training run."""
 
     learner_class: ClassVar[str] = "plaudit.learners.expo:Expo"
@@ -466,7 +452,7 @@ class ExpoConfig(CriticsOfChunksConfig):
         return self.finetune_lr > 0
 
 
-class DsrlConfig(CriticsOfChunksConfig):
+class DsrlConfig(CriticsOfBaseConfig):
     """Settings of DSRL; `learner.KEY` of a training run."""
 
     learner_class: ClassVar[str] = "plaudit.learners.dsrl:Dsrl"
@@ -481,7 +467,7 @@ class DsrlConfig(CriticsOfChunksConfig):
     check_episodes: NonNegativeInt = 50
 
 
-class SteerConfig(CriticsOfChunksConfig):
+class SteerConfig(CriticsOfBaseConfig):
     """Settings of steering; `learner.KEY` of a training run."""
 
     learner_class: ClassVar[str] = "plaudit.learners.steer:Steer"

@@ -152,14 +152,8 @@ def blend_with_previous(previous: FloatArray, new: FloatArray, delay: int, execu
     return blend(shift_chunk(previous, executed), new, compute_guided_prefix_weights(len(new), delay, executed))
 
 
-class FixedPolicy:
-    """A `Policy` that cannot be trained; a derived class implements `predict`."""
-
-    no_weights: ClassVar[str]  # the message where somebody sends weights
-    counts_calls: ClassVar[bool] = True  # whether to be asked before the first episode changes what it does in it
-
-    def __init__(self) -> None:
-        self.components: Mapping[str, Any] = {}
+class BlendedPolicy:
+    """Base of policies. A derived class implements `predict`, and `guided_inference` if it can be guided."""
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         """Actions [H, A] in the robot's units."""
@@ -170,6 +164,16 @@ class FixedPolicy:
     ) -> FloatArray:
         """A new chunk [H, A], blended with what is left of the previous one."""
         return blend_with_previous(previous, self.predict(observation, normalizer), delay, executed)
+
+
+class FixedPolicy(BlendedPolicy):
+    """A `Policy` that cannot be trained."""
+
+    no_weights: ClassVar[str]  # the message where somebody sends weights
+    counts_calls: ClassVar[bool] = True  # whether to be asked before the first episode changes what it does in it
+
+    def __init__(self) -> None:
+        self.components: Mapping[str, Any] = {}
 
     def warmup(self) -> None:
         """Do nothing: the first call is as fast as the others."""

@@ -23,9 +23,9 @@ from torch import Tensor
 from plaudit.devices import resolve_device
 from plaudit.errors import BadFile, MissingPackage, PolicyError
 from plaudit.files import open_safetensors, safetensors_shapes
-from plaudit.policies.guidance import MAX_SAMPLES, LimitedSampling, Sampling, blend_with_previous
+from plaudit.policies.guidance import MAX_SAMPLES, BlendedPolicy, LimitedSampling, Sampling
 from plaudit.policies.lerobot_folder import ACTION, STATE, WEIGHTS_FILE, LeRobotPolicyConfig
-from plaudit.policies.networks import load_components
+from plaudit.policies.networks import check_observation, load_components
 from plaudit.protocols import Normalizer
 from plaudit.trust import HUB, is_allowed_host
 from plaudit.types import AnyArray, BoolArray, FloatArray, Observation, PolicyWeights
@@ -34,7 +34,7 @@ RELEASE = "'lerobot>=0.6,<0.7'"
 COMPONENT = "policy"
 
 
-class LeRobotPolicy(LimitedSampling):
+class LeRobotPolicy(BlendedPolicy, LimitedSampling):
     """A `Policy` around one of lerobot's."""
 
     def __init__(self, config: LeRobotPolicyConfig):
@@ -50,12 +50,6 @@ class LeRobotPolicy(LimitedSampling):
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         """Actions [H, A] in the robot's units."""
         return self.sample(observation, normalizer, 1)[0]
-
-    def guided_inference(
-        self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
-    ) -> FloatArray:
-        """A new chunk, blended with the previous one."""
-        return blend_with_previous(previous, self.predict(observation, normalizer), delay, executed)
 
     def sample(
         self, observation: Observation, normalizer: Normalizer, count: int, noise: FloatArray | None = None
@@ -150,7 +144,7 @@ class LeRobotPolicy(LimitedSampling):
         """
         spec, history = self.folder.env_spec, self.folder.history
         if count is not None:
-            _check_observation(observation, self.folder)
+            check_observation(spec, observation)
             observation = observation.window(history, spec.cameras)
 
         def tensor(array: AnyArray, frame: int) -> Tensor:
@@ -217,14 +211,3 @@ def load_lerobot_policy(config: LeRobotPolicyConfig, device: str) -> tuple[Any, 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2])[:300] or type(error).__name__
-
-
-def _check_observation(observation: Observation, folder: Any) -> None:
-    spec = folder.env_spec
-    if observation.state.shape != (spec.state_dim,):
-        raise PolicyError(f"this policy takes states of [{spec.state_dim}], got {list(observation.state.shape)}")
-    for camera, size in spec.cameras.items():
-        shape = observation.images[camera].shape if camera in observation.images else None
-        if shape != (*size, 3):
-            got = "nothing" if shape is None else list(shape)
-            raise PolicyError(f"camera '{camera}' must have images of {[*size, 3]} for this policy, got {got}")

@@ -23,7 +23,7 @@ from plaudit.data.normalize import Normalizer as AffineNormalizer
 from plaudit.devices import resolve_device
 from plaudit.errors import PolicyError, did_you_mean
 from plaudit.policies.config import CLONED, CNN, GaussianConfig, ImageEncoderConfig, NetworkPolicyConfig
-from plaudit.policies.guidance import blend_with_previous
+from plaudit.policies.guidance import BlendedPolicy
 from plaudit.protocols import Normalizer
 from plaudit.types import ANY_TASK, AnyArray, EnvSpec, FloatArray, Observation, PolicyWeights
 
@@ -398,7 +398,7 @@ def to_tensor(array: AnyArray, device: torch.device) -> Tensor:
 
 def encode(encoder: Encoder, observation: Observation, normalizer: Normalizer, device: torch.device) -> Tensor:
     """Features [1, size] of one observation, normalized."""
-    _check_observation(encoder.env_spec, observation)
+    check_observation(encoder.env_spec, observation)
     observation = observation.window(encoder.history, encoder.cameras)
     frames = {camera: observation.images[camera] for camera in encoder.cameras}
     state = normalizer.normalize_state(observation.state) if encoder.env_spec.state_dim else observation.state
@@ -411,7 +411,8 @@ def encode(encoder: Encoder, observation: Observation, normalizer: Normalizer, d
         return encoder.normalized(images, to_tensor(state[None], device))
 
 
-def _check_observation(env_spec: EnvSpec, observation: Observation) -> None:
+def check_observation(env_spec: EnvSpec, observation: Observation) -> None:
+    """Refuse an observation of other sizes than a policy takes."""
     if observation.state.shape != (env_spec.state_dim,):
         raise PolicyError(
             f"this policy takes states of [{env_spec.state_dim}], the observation's is {list(observation.state.shape)}"
@@ -468,8 +469,8 @@ def frozen_encoder(
     return FrozenEncoder(config, cameras, pretrained=False).to(device)
 
 
-class NetworkPolicy:
-    """A `Policy`; a derived class makes `components` and implements `predict` and `guided_inference`."""
+class NetworkPolicy(BlendedPolicy):
+    """A `Policy` with networks; a derived class makes `components`."""
 
     components: dict[str, nn.Module]
 
@@ -478,16 +479,6 @@ class NetworkPolicy:
         self.env_spec = EnvSpec(config.state_dim, config.action_dim, config.cameras)
         self.frozen = frozen_encoder(config.encoder, config.cameras, self.device)
         self.rng = torch.Generator(self.device).manual_seed(config.seed)
-
-    def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
-        """Actions [H, A] in the robot's units."""
-        raise NotImplementedError
-
-    def guided_inference(
-        self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
-    ) -> FloatArray:
-        """A new chunk [H, A] that continues the previous one."""
-        raise NotImplementedError
 
     def warmup(self) -> None:
         """Call both methods on zeros."""
@@ -567,9 +558,3 @@ class GaussianPolicy(NetworkPolicy):
         if not self.config.stochastic:
             return self.actor.mode(features)
         return self.actor(features, torch.randn(1, self._outputs, generator=self.rng, device=self.device))[0]
-
-    def guided_inference(
-        self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
-    ) -> FloatArray:
-        """A new chunk, blended with the previous one: there is no flow to guide."""
-        return blend_with_previous(previous, self.predict(observation, normalizer), delay, executed)

@@ -20,7 +20,6 @@ from plaudit.data.normalize import Normalizer as AffineNormalizer
 from plaudit.errors import PolicyError
 from plaudit.policies.config import DsrlPolicyConfig, ExpoPolicyConfig, FlowSettings, SteerPolicyConfig
 from plaudit.policies.flow import NUM_FLAGS, Units, VelocityNet, clip_actions, flagged_velocity, integrate
-from plaudit.policies.guidance import blend_with_previous
 from plaudit.policies.loader import PolicySpec, load_policy, read_weights
 from plaudit.policies.networks import (
     CriticEnsemble,
@@ -285,12 +284,6 @@ class SteeredPolicy(NetworkPolicy):
         with torch.inference_mode():
             (chunk,) = self.module(self._tensors(observation, normalizer), self.rng)
         return normalizer.denormalize_action(chunk.cpu().numpy())
-
-    def guided_inference(
-        self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
-    ) -> FloatArray:
-        """[H, A] that continues the previous chunk."""
-        return blend_with_previous(previous, self.predict(observation, normalizer), delay, executed)
 
     def _tensors(self, observation: Observation, normalizer: Normalizer) -> ObsTensors:
         """One observation in the units of the run, [1, ...]."""
