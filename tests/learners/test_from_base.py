@@ -375,6 +375,19 @@ def test_dsrl_leaves_its_base_as_it_is(base: Path):
     assert all(torch.equal(before[name], tensor) for name, tensor in learner.net.policy.base.state_dict().items())
 
 
+def test_a_reset_renews_the_critics_of_actions_and_those_of_noise(base: Path):
+    learner = Dsrl(DsrlConfig(base=base), SPACES)
+    learner.update(windows())
+    critics = (learner.net.critic, learner.net.noise_critic)
+    before = [weight.clone() for critic in critics for weight in critic.weights]
+    learner.reset_critics()
+    weights = [weight for critic in critics for weight in critic.weights]
+    assert not any(torch.equal(old, new) for old, new in zip(before, weights, strict=True))
+    for weight in weights:
+        moments = [one.state[weight] for one in learner.optimizers.values() if weight in one.state]
+        assert len(moments) == 1 and not any(tensor.any() for tensor in moments[0].values())
+
+
 class Corridor:
     """Success for whoever acts as `wins` says, in one step."""
 

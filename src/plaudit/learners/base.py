@@ -370,8 +370,8 @@ class CriticLearner(LearnerBase):
     _label_changes = 0  # that were taken into account
 
     @property
-    def critics(self) -> Sequence[tuple[nn.Module, nn.Module]]:
-        """Each critic with its target network."""
+    def critics(self) -> Sequence[tuple[nn.Module, nn.Module | None]]:
+        """Each critic with its target network; None for one without."""
         raise NotImplementedError
 
     @property
@@ -410,11 +410,12 @@ class CriticLearner(LearnerBase):
                 for module in critic.modules():
                     if isinstance(module, CriticEnsemble | Linear | nn.LayerNorm):
                         module.reset_parameters()
-                target.load_state_dict(critic.state_dict())
-        moments = self.optimizers["critic"].state
+                if target is not None:
+                    target.load_state_dict(critic.state_dict())
         for parameter in (parameter for critic, _ in self.critics for parameter in critic.parameters()):
-            for tensor in moments.get(parameter, {}).values():
-                tensor.zero_()
+            for optimizer in self.optimizers.values():
+                for tensor in optimizer.state.get(parameter, {}).values():
+                    tensor.zero_()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything needed to continue, by name; on the CPU."""

@@ -163,9 +163,9 @@ class Dsrl(CriticLearner):
         return {"loss/actor": loss, "policy/entropy": entropy, "policy/temperature": temperature}
 
     @property
-    def critics(self) -> list[tuple[nn.Module, nn.Module]]:
-        """The ensemble with its target network."""
-        return [(self.net.critic, self.net.target_critic)]
+    def critics(self) -> list[tuple[nn.Module, nn.Module | None]]:
+        """The ensemble with its target network, and the noise critics, which the actor follows."""
+        return [(self.net.critic, self.net.target_critic), (self.net.noise_critic, None)]
 
     @property
     def components(self) -> dict[str, nn.Module]:

@@ -146,7 +146,7 @@ class Expo(CriticLearner):
         return matching_loss(base.velocity_net, features, actions, mask, self.rng)
 
     @property
-    def critics(self) -> list[tuple[nn.Module, nn.Module]]:
+    def critics(self) -> list[tuple[nn.Module, nn.Module | None]]:
         """The ensemble with its target network."""
         return [(self.net.policy.critic, self.net.target_critic)]
 

@@ -121,7 +121,7 @@ class QChunk(CriticLearner):
             raise DataError(f"{differs}; sample it with the learner's replay_options")
 
     @property
-    def critics(self) -> list[tuple[nn.Module, nn.Module]]:
+    def critics(self) -> list[tuple[nn.Module, nn.Module | None]]:
         """The ensemble with its target network."""
         return [(self.net.critic, self.net.target_critic)]
 

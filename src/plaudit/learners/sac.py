@@ -218,10 +218,10 @@ class Sac(CriticLearner):
         return (apart * is_demo).sum() / is_demo.sum().clamp(min=1)
 
     @property
-    def critics(self) -> list[tuple[nn.Module, nn.Module]]:
+    def critics(self) -> list[tuple[nn.Module, nn.Module | None]]:
         """Each critic with its target network."""
         net = self.net
-        pairs: list[tuple[nn.Module, nn.Module]] = [(net.critic, net.target_critic)]
+        pairs: list[tuple[nn.Module, nn.Module | None]] = [(net.critic, net.target_critic)]
         if net.grasp_critic is not None and net.target_grasp_critic is not None:
             pairs.append((net.grasp_critic, net.target_grasp_critic))
         return pairs

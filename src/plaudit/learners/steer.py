@@ -107,7 +107,7 @@ class Steer(CriticLearner):
         return {"loss/critic": loss.detach(), "critic/q_mean": values.detach().mean()}
 
     @property
-    def critics(self) -> list[tuple[nn.Module, nn.Module]]:
+    def critics(self) -> list[tuple[nn.Module, nn.Module | None]]:
         """The ensemble with its target network."""
         return [(self.net.policy.critic, self.net.target_critic)]
 
