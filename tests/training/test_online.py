@@ -23,6 +23,7 @@ from plaudit.training.display import Display
 from plaudit.training.online import Callback, OnlineState, OnlineTrainer
 from plaudit.training.retrain import PromotionDecision, Retrainer
 from plaudit.training.run_folder import RunFolder
+from plaudit.training.setup import learner_env_spec
 from plaudit.training.workers.env import EnvWorker
 from plaudit.training.workers.group import LocalWorkerGroup
 from plaudit.training.workers.handles import SerialHandle, Slot
@@ -684,7 +685,7 @@ def test_a_call_of_the_learner_ends_after_the_update_in_which_its_time_is_over(t
     assert (report.made, report.updates) == (1, before + 1)
     workers.learner.handle.call(LearnerWorker.save_checkpoint)
     resumed = LearnerWorker(folder.config, folder.path, workers.replay, workers.state)
-    resumed.setup(workers.env.handle.call(EnvWorker.describe), "simulator")
+    resumed.setup(learner_env_spec(folder.config, workers.env.handle.call(EnvWorker.describe)), "simulator")
     first = np.random.default_rng(folder.config.run.seed * 1009)
     assert resumed._sampler.rng.integers(2**60) != first.integers(2**60), "it would draw the same batches again"
     workers.close()
