@@ -4,7 +4,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from plaudit.judges.human.queue import QueueOrder
-from plaudit.training import labeling_window
+from plaudit.training.workers import labelers
 
 UNTIL = 2
 
@@ -28,4 +28,4 @@ def window(connection: Connection, store: Path, order: QueueOrder, name: str) ->
                 self.close()
 
     shown.LabelWindow = Pressed
-    labeling_window.window(connection, store, order, name)
+    labelers.window(connection, store, order, name)
