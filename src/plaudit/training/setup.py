@@ -53,14 +53,10 @@ def check_demos(config: TrainingConfig) -> None:
     if config.demos.store is None:
         return
     store = Store.open(config.demos.store)
-    _check_not_empty(store)
+    if not store.ids:
+        raise DataError(f"{store.folder} has no episodes, so there are no demonstrations; record some (plaudit record)")
     if not len(store.ledger) and not config.relabels_demos:
         raise DataError(f"{store.folder} has no labels; label it first (plaudit label)")
-
-
-def _check_not_empty(demos: Store) -> None:
-    if not demos.ids:
-        raise DataError(f"{demos.folder} has no episodes, so there are no demonstrations; record some (plaudit record)")
 
 
 def check_demos_fit(demos: Store, env_spec: EnvSpec, name: str) -> None:
@@ -68,7 +64,8 @@ def check_demos_fit(demos: Store, env_spec: EnvSpec, name: str) -> None:
 
     name: of the robot or task of the run
     """
-    _check_not_empty(demos)
+    if not demos.ids:  # no scripted demonstration succeeded
+        return
     episode = demos.episode(demos.ids[0])
     for what, array, numbers in (
         ("states", episode.state, env_spec.state_dim),
