@@ -48,14 +48,27 @@ def report(
     metadata=None,
     judge="",
     store="STORE",
+    predictions=(),
     **options,
 ) -> str:
     path, metrics = folder / "judge.html", of or scores()
-    predictions, decodes = [EpisodePrediction(PROBABILITY, TRUTH, 3)], live_and_offline(metrics)
+    predictions, decodes = predictions or [EpisodePrediction(PROBABILITY, TRUTH, 3)], live_and_offline(metrics)
     shown = JudgeReport("judge", metrics, controls, predictions, errors, decodes, metadata or {}, **options)
     verdict = judge_verdict(shown.decode, shown.controls, shown.guarantee, judge=judge, store=store)
     write_judge_report(path, "The <judge>", shown, verdict)
     return path.read_text()
+
+
+def test_frames_that_were_not_scored_are_not_drawn_as_zero(tmp_path, written_charts):
+    plain = report(tmp_path, standing_still=np.array([0.5] * 5))
+    padded = report(
+        tmp_path,
+        standing_still=np.array([0.5] * 5 + [math.nan]),
+        predictions=[EpisodePrediction([*PROBABILITY, 0.0], [*TRUTH, math.nan], 3)],
+    )
+    start = "<h2>P(success) over time</h2>"
+    first, second = (charts(page[page.index(start) :])[0] for page in (plain, padded))
+    assert first == second
 
 
 def charts(page: str) -> list[str]:

@@ -316,14 +316,18 @@ def _traces_section(reports: Sequence[JudgeReport]) -> Markup:
     charts, still = list[Markup](), any(report.standing_still is not None for report in reports)
     size = plots.SMALL if len(reports) > 1 else (600, 220)
     for report in reports:
-        traces = {} if report.standing_still is None else {"standing still": np.nan_to_num(report.standing_still)}
+        traces = {} if report.standing_still is None else {"standing still": report.standing_still}
         measured = [one for one in report.predictions if one.has_target.any()]
         failure = next((one for one in measured if one.first_success is None), None)
         success = next((one for one in measured if one.first_success is not None), None)
-        traces |= {} if failure is None else {"failure": failure.success_prob}
-        traces |= {} if success is None else {"success": success.success_prob}
+        for name, one in (("failure", failure), ("success", success)):
+            if one is not None:  # a frame that was not scored, like the padding at the end, has 0 and no target
+                traces[name] = np.where((one.success_prob == 0) & ~one.has_target, np.nan, one.success_prob)
         events = [] if success is None else [plots.EventMarker(success.first_success or 0, "", bad=False)]
-        lines = {name: [list(enumerate(trace.tolist()))] for name, trace in traces.items()}
+        lines = {
+            name: [[(frame, prob) for frame, prob in enumerate(trace.tolist()) if not math.isnan(prob)]]
+            for name, trace in traces.items()
+        }
         options: dict[str, Any] = {"y_range": (-0.03, 1.03), "percent": True, "size": size, "events": events}
         options["colors"] = {"success": plots.SUCCESS, "failure": plots.FAILURE, "standing still": plots.COLORS[-1]}
         charts.append(page.chart(plots.line_chart(lines, title=report.name, x="frame", **options)))
