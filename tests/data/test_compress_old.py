@@ -80,6 +80,18 @@ def test_readers_and_replay_follow_episodes_that_are_compressed(tmp_path):
     assert same_episode(held, nth_episode(0))
 
 
+def test_a_new_replay_samples_as_one_that_followed_the_compression(tmp_path):
+    store = make_store(tmp_path / "s", episodes=4)
+    old = ReplaySampler(store, seed=0)
+    for n in range(4, 9):
+        add(store, n)
+        old.refresh()
+    new = ReplaySampler(store, seed=0)  # as in a run that is resumed
+    assert verify(store) > 0
+    one, other = old.sample(64), new.sample(64)
+    assert one.episode.tolist() == other.episode.tolist() and one.step.tolist() == other.step.tolist()
+
+
 def test_a_journal_that_is_rewritten_keeps_the_order_and_the_places(tmp_path, monkeypatch):
     monkeypatch.setattr("plaudit.data.store.COMPACT_AFTER", (10, 2))
     store = make_store(tmp_path / "s", capacity=2.5, episodes=12)

@@ -485,3 +485,5 @@ def test_numbers_that_do_not_fit_the_base_are_refused(base: Path):
     words = ["env=push", "learner=weighted_bc", f"learner.base={base}", "learner.method=progress"]
     with pytest.raises(ConfigError, match=r"learner\.method=progress"):
         load_training_config("train", None, words)
+    with pytest.raises(ConfigError, match=r"write policy\.history=0"):
+        load_training_config("train", None, [*words[:3], "policy.history=1"])

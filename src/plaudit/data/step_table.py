@@ -104,6 +104,7 @@ class StepTable:
         self._seen = (0, 0)  # generation of the ledger, and its versions seen so far
         self._revision = -1  # of the store, seen so far
         self._rejected: frozenset[str] = frozenset()
+        self._has_moved = False  # whether rows of an episode were added again, behind those of later ones
         self._valid: AnyArray | None = None
         self._cloned: tuple[AnyArray, FloatArray | None] | None = None
 
@@ -121,6 +122,7 @@ class StepTable:
             self._revision, self._rejected = self.store.revision, rejected
             alive = set(self.store.ids)
             moved = set() if self.store.settings.compress_old.is_raw else self._moved(alive)
+            self._has_moved |= bool(moved)
             for episode_id in (self._blocks.keys() - alive) | moved:
                 self._rows["valid"][self._blocks.pop(episode_id)] = False
                 if self._frames is not None:
@@ -145,11 +147,12 @@ class StepTable:
 
     @property
     def valid(self) -> AnyArray:
-        """Numbers of the rows that may be sampled."""
+        """Numbers of the rows that may be sampled, in the order in which a new table would have them."""
         if self._valid is None:
             valid, episode = (self._rows[name][: self._used] for name in ("valid", "episode"))
             held = sorted(self._blocks)[-self.hold_back :] if self.hold_back else []
-            self._valid = np.flatnonzero(valid & (episode < held[0]) if held else valid)
+            rows = np.flatnonzero(valid & (episode < held[0]) if held else valid)
+            self._valid = rows[np.argsort(episode[rows], kind="stable")] if self._has_moved else rows
         return self._valid
 
     @property

@@ -335,12 +335,16 @@ class FromBaseConfig(OffPolicyConfig):
     def check_fits(self, env_spec: EnvSpec, encoder: ImageEncoderConfig, history: int) -> None:
         """Refuse a base that does not fit what the run shows to its learner and does with its actions."""
         self.base_spec.check_fits(env_spec)
+        self.check_inputs(encoder, history, sees=bool(env_spec.cameras))
+
+    def check_inputs(self, encoder: ImageEncoderConfig, history: int, *, sees: bool) -> None:
+        """Refuse a base that needs other images or another history than the run shows. sees: whether it shows images"""
         if not isinstance(self.base_spec.config, NetworkPolicyConfig):
             return
         if self.base_spec.config.history != history:
             sees = f"the base sees {self.base_spec.config.history} earlier observations, and the run shows {history}"
             raise PolicyError(f"{sees}; write policy.history={self.base_spec.config.history}")
-        if encoder.is_frozen and env_spec.cameras:
+        if encoder.is_frozen and sees:
             raise PolicyError(
                 f"policy.encoder={encoder.type} is frozen, so that the learner sees features instead of images, and "
                 "the base needs the images; write policy.encoder=cnn, or policy.encoder.frozen=false"

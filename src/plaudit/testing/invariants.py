@@ -365,8 +365,13 @@ def steps_of_reward(learner: Any) -> int:
 
 
 def _digest(store: Store, episode_id: int) -> str:
-    line = store.entry(episode_id).line
-    return hashlib.sha256(repr((line["steps"], sorted(line["crc"].items()), line["meta"])).encode()).hexdigest()
+    """Of what an episode holds, however its frames are stored."""
+    episode = store.episode(episode_id)
+    arrays = {**episode.frames, **episode.privileged, "state": episode.state, "actions": episode.actions}
+    digest = hashlib.sha256(repr((episode.meta, episode.terminated, sorted(arrays))).encode())
+    for name in sorted(arrays):
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()
 
 
 def _label_key(ledger: Ledger, episode: int, number: int) -> tuple[int, str, float, str]:

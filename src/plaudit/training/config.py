@@ -38,7 +38,7 @@ from plaudit.config import (
 )
 from plaudit.data.frame_codecs import CodecText, ImagesText
 from plaudit.data.rewards import RewardConfig
-from plaudit.errors import ConfigError, did_you_mean
+from plaudit.errors import ConfigError, PolicyError, did_you_mean
 from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.config import ClassifierJudgeConfig, RLinfRewardConfig
 from plaudit.judges.config import HUMAN, PROGRESS, REFERENCE_SOURCES, JudgeConfig, check_rewarded, uncalibrated_warning
@@ -46,7 +46,7 @@ from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.human.queue import QueueOrder
 from plaudit.judges.published.config import PublishedConfig
 from plaudit.judges.simulator import NoisyJudgeConfig, SimulatorJudgeConfig
-from plaudit.learners.config import CriticEnsembleConfig, OffPolicyConfig
+from plaudit.learners.config import CriticEnsembleConfig, FromBaseConfig, OffPolicyConfig
 from plaudit.policies.config import CLONED, History, ImageEncoderConfig, PolicyDevice
 from plaudit.registry import (
     ENV_REGISTRY,
@@ -724,6 +724,11 @@ def _check_demos(config: TrainingConfig) -> None:
             "of them (demos.store), a device to correct the robot (teleop.type), or demos.scripted in a built-in task"
         )
     sees = config.policy.cameras != () and not (config.simulated and config.simulation.obs == "state")
+    if isinstance(config.learner, FromBaseConfig):
+        try:
+            config.learner.check_inputs(config.policy.encoder, config.policy.history, sees=sees)
+        except PolicyError as error:
+            raise ValueError(str(error)) from None
     if config.policy.encoder.type == CLONED and sees and not demos.any:
         raise ValueError(
             "policy.encoder is cloned, and there are no demonstrations to clone; set demos.scripted or demos.store, or "
