@@ -313,7 +313,8 @@ class SimulatedRun:
         def callback(progress: Any) -> bool:
             group.live = True
             self._check_online(trainer, progress)
-            return trainer.schedule.finished or self._act(trainer.monitor.store)  # no one acts after the end
+            over = trainer.schedule.finished or trainer.monitor._closed  # no one acts after the end
+            return over or self._act(trainer.monitor.store)
 
         try:
             trainer = OnlineTrainer(folder, group)
