@@ -295,6 +295,12 @@ class OnlineTrainer:
                 f"the labels of all {counts.demos} demonstrations leave them out: the judge could not decide any, or "
                 "people excluded them; label them (plaudit label --judge human) and set demos.relabel=false"
             )
+        if counts.demos and counts.demos_blank and counts.demos_blank + counts.demos_skipped == counts.demos:
+            raise TrainingError(
+                f"the judge could not label {counts.demos_skipped} of the {counts.demos} demonstrations "
+                f"({counts.reason}), and the labels of the other demonstrations leave them out; label them (plaudit "
+                "label --judge human) and set demos.relabel=false"
+            )
         if counts.demos and counts.demos_skipped == counts.demos:
             what = f"any of the {counts.demos} demonstrations"
         elif counts.skipped_in_a_row >= self.config.run.max_unlabeled_episodes:
