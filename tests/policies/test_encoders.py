@@ -22,7 +22,7 @@ from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.learners.base import EncoderSpec
 from plaudit.learners.config import PpoConfig, QChunkConfig, SacConfig
 from plaudit.policies.config import GaussianConfig, ImageEncoderConfig
-from plaudit.policies.networks import FROZEN, Encoder, ObsTensors, takes_patches, weights_of
+from plaudit.policies.networks import FROZEN, Encoder, ObsTensors, is_small, takes_patches, weights_of
 from plaudit.policies.pretrained import FrozenEncoder, spatial_softmax
 from plaudit.types import Batch, EnvSpec, Labels, Observation
 
@@ -74,6 +74,7 @@ def test_frames_are_cut_into_patches_only_if_every_encoder_takes_them():
 
     assert takes_patches(torch.nn.ModuleList([own, Encoder(SPEC)]))
     assert not takes_patches(torch.nn.ModuleList([own, base]))
+    assert is_small(own) and not is_small(torch.nn.ModuleList([own, base]))
 
 
 @pytest.mark.parametrize(

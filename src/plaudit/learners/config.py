@@ -40,7 +40,8 @@ class LearnerConfig(Config):
     takes_history: ClassVar[bool] = False  # whether its policy can see earlier observations (`policy.history`)
 
     gamma: float = Field(default=0.95, ge=0, le=1)  # discount of a step
-    cuda_graphs: bool = True  # on a GPU: launch a whole update at once, as a CUDA graph
+    # On a GPU: launch a whole update at once, as a CUDA graph; never with a fine-tuned encoder, which would be slower.
+    cuda_graphs: bool = True
     # On a GPU: convolutions of the `cnn` encoder and all of a fine-tuned encoder in bfloat16, other products in TF32.
     mixed_precision: bool = True
 

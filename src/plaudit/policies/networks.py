@@ -258,7 +258,7 @@ class Encoder(nn.Module):
         """
         super().__init__()
         self.env_spec, self.history, config = env_spec, history, config or ImageEncoderConfig()
-        self._small = frozen is not None or config.type == CNN  # networks that leave room on a GPU for others
+        self.small = frozen is not None or config.type == CNN  # whether its networks leave room on a GPU for others
         self.__dict__["frozen"] = frozen  # no submodule: it is neither trained nor sent to the robot with new weights
         self.cameras = nn.ModuleDict(
             {
@@ -287,7 +287,7 @@ class Encoder(nn.Module):
         if not self.cameras:
             return state
         calls = [partial(net, inputs[camera]) for camera, net in self.cameras.items()]
-        outputs = run_parallel(*calls) if self._small else [call() for call in calls]
+        outputs = run_parallel(*calls) if self.small else [call() for call in calls]
         features = [one.reshape(len(state), -1) for one in outputs]
         return torch.cat([*features, state], dim=1)
 
@@ -298,8 +298,16 @@ class Encoder(nn.Module):
 
 def takes_patches(net: nn.Module) -> bool:
     """Whether all image encoders in a network take the patches of `cut_patches` instead of frames."""
-    encoders = [module for module in net.modules() if isinstance(module, Encoder)]
-    return all(isinstance(camera_net, ConvNet) for encoder in encoders for camera_net in encoder.cameras.values())
+    return all(isinstance(part, ConvNet) for encoder in _encoders(net) for part in encoder.cameras.values())
+
+
+def is_small(net: nn.Module) -> bool:
+    """Whether a network has short kernels only, which take a GPU less time than their launch: no fine-tuned encoder."""
+    return all(encoder.small for encoder in _encoders(net))
+
+
+def _encoders(net: nn.Module) -> list[Encoder]:
+    return [module for module in net.modules() if isinstance(module, Encoder)]
 
 
 def _camera_net(
