@@ -36,7 +36,7 @@ class Lamp:
         self.last_command = action  # what was really sent: this is recorded
 
     def observe(self):
-        self.rate.sleep()
+        self.rate.wait()
         return self.read()
 
     def read(self):

@@ -81,7 +81,7 @@ def test_a_right_is_proven_by_enough_episodes_of_the_other_kind_and_not_where_it
     assert not misled.decides(True, 0.95) and misled.decides(False, 0.03)  # a sixth of the failures score 0.99
     assert not found.decides(True, 0.5) and not found.decides(False, 0.5)  # nothing was seen there
     few = prove_rights(scored(*sure[30:70]), DecisionRule(), "abc", 0.05, 0.9)
-    assert not few.any and "label at least 20 more that fail" in few.describe()
+    assert not few.any and "label at least 20 more (30 that fail were tried, it takes 50)" in few.describe()
 
 
 # Who decides

@@ -136,7 +136,7 @@ def test_every_example_is_a_judge(preset):
         ("clasifier", "there is no judge 'clasifier'; did you mean 'classifier'"),
         ("humman", "did you mean 'human'"),
         ("human", "a person labels in a window: plaudit label STORE --judge human"),
-        (None, "name a judge with --judge; known: cascade, classifier, human, noisy, progress, rewind, robometer"),
+        (None, "name a judge with --judge; known: cascade, classifier, grm, human, noisy, progress, rewind, robometer"),
         ("tests.nothing:Config", "could not be loaded"),
         ("plaudit.data.rewards:RewardConfig", "cannot be the config of a judge: it has no build"),
     ],

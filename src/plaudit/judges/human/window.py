@@ -16,7 +16,7 @@ from PySide6.QtCore import QAbstractListModel, QModelIndex, QPersistentModelInde
 from PySide6.QtGui import QCloseEvent, QColor, QKeyEvent, QKeySequence, QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QFrame, QHBoxLayout, QLabel, QListView, QVBoxLayout, QWidget
 
-from plaudit.errors import PlauditError
+from plaudit.errors import PlauditError, StoreError
 from plaudit.judges.human import palette
 from plaudit.judges.human.camera_view import CameraView, Player
 from plaudit.judges.human.drafts import SOURCE, FrameAnnotation
@@ -71,9 +71,16 @@ class QueueModel(QAbstractListModel):
             labels = session.store.ledger.labels(episode_id, (SOURCE,))
             assert labels is not None
             return f"✓ {episode_id}   {FrameAnnotation.from_labels(session.store.episode(episode_id), labels).summary}"
-        apart, place = session.queue.score(episode_id), session.store.entry(episode_id)
-        frames = place.rows - (place.line["repeated"] != "none")
-        return f"    {episode_id}   " + (f"judges {apart:.2f} apart" if apart else f"{frames} frames")
+        apart = session.queue.score(episode_id)
+        return f"    {episode_id}   " + (f"judges {apart:.2f} apart" if apart else self._length(episode_id))
+
+    def _length(self, episode_id: int) -> str:
+        place = self._session.store.entry(episode_id)
+        try:
+            repeated = place.line["repeated"] != "none"
+        except StoreError:  # Qt calls this whenever it paints; the status line tells what is wrong with the store
+            return ""
+        return f"{place.rows - repeated} frames"
 
 
 class Sidebar(QFrame):

@@ -247,7 +247,7 @@ class GrmConfig(WritingConfig):
     # incremental: from the frame before; forward: from the first frame; backward: from the goal.
     mode: Literal["incremental", "forward", "backward"] = "incremental"
     left: str = ""  # the camera of the left wrist; "": the front image again
-    right: str = ""
+    right: str = ""  # the camera of the right wrist; "": the front image again
     max_new_tokens: SmallInt = 32  # of an answer
 
     @property
