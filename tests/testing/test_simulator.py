@@ -144,7 +144,7 @@ def test_the_successes_of_a_run_are_imitated_and_a_failure_that_is_imitated_is_f
     result = simulate(scenario)
     assert result.violation is None, describe(result)
     assert result.counts["sampled interventions"] > 5
-    every = lambda control_mode, **_: np.arange(len(control_mode), 0, -1, np.int32)  # noqa: E731
+    every = lambda control_mode, **_: np.arange(len(control_mode), 0, -1, dtype=np.int32)  # noqa: E731
     monkeypatch.setattr("plaudit.data.step_table.steps_to_clone", every)
     assert violated(scenario) == "interventions"
 

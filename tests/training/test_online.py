@@ -13,6 +13,7 @@ import pytest
 
 import glow
 from plaudit.data.ledger import Failures
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, PolicyError, StoreFull, TargetNotEmpty, TrainingError
 from plaudit.policies.loader import load_policy, read_weights, save_policy
@@ -687,6 +688,7 @@ def test_a_call_of_the_learner_ends_after_the_update_in_which_its_time_is_over(t
     resumed = LearnerWorker(folder.config, folder.path, workers.replay, workers.state)
     resumed.setup(learner_env_spec(folder.config, workers.env.handle.call(EnvWorker.describe)), "simulator")
     first = np.random.default_rng(folder.config.run.seed * 1009)
+    assert isinstance(resumed._sampler, ReplaySampler)
     assert resumed._sampler.rng.integers(2**60) != first.integers(2**60), "it would draw the same batches again"
     workers.close()
     folder.close()

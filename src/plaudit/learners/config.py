@@ -343,8 +343,9 @@ class FromBaseConfig(OffPolicyConfig):
         if not isinstance(self.base_spec.config, NetworkPolicyConfig):
             return
         if self.base_spec.config.history != history:
-            sees = f"the base sees {self.base_spec.config.history} earlier observations, and the run shows {history}"
-            raise PolicyError(f"{sees}; write policy.history={self.base_spec.config.history}")
+            wanted = self.base_spec.config.history
+            differ = f"the base sees {wanted} earlier observations, and the run shows {history}"
+            raise PolicyError(f"{differ}; write policy.history={wanted}")
         if encoder.is_frozen and sees:
             raise PolicyError(
                 f"policy.encoder={encoder.type} is frozen, so that the learner sees features instead of images, and "

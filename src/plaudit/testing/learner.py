@@ -64,8 +64,9 @@ def base_policy() -> tuple[Path, TemporaryDirectory[str]]:
     """A flow that pushes the slider now and then, and the folder that keeps it while this process lives."""
     folder = TemporaryDirectory(prefix="plaudit-base-")
     config = FlowConfig(state_dim=4, action_dim=2, horizon=2, velocity_net=VelocityNetConfig(width=8, depth=1))
-    pushes = Normalizer.identity(4, 2).stats | {ACTION: Stats(np.float32([0.4, 0]), np.float32([0.4, 0.4]))}
-    return save_policy(folder.name, config, weights_of(1, FlowPolicy(config).components), Normalizer(pushes)), folder
+    pushes = Stats(np.array([0.4, 0], np.float32), np.array([0.4, 0.4], np.float32))
+    stats = {**Normalizer.identity(4, 2).stats, ACTION: pushes}
+    return save_policy(folder.name, config, weights_of(1, FlowPolicy(config).components), Normalizer(stats)), folder
 
 
 class Mean(nn.Module):

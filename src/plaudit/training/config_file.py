@@ -125,7 +125,9 @@ def load_training_config(
         needed = {"learner": f"name one: learner=ppo (known: {', '.join(LEARNER_REGISTRY.names())})"}
         if schedule == "train" and "robot" not in tree:
             needed["env"] = f"name a simulated task: env={BUILT_IN_TASKS[0]} (known: {', '.join(BUILT_IN_TASKS)})"
-        missing = [((key,), f"key '{key}' is missing; {how}") for key, how in needed.items() if key not in tree]
+        missing: list[tuple[tuple[str, ...], str]] = [
+            ((key,), f"key '{key}' is missing; {how}") for key, how in needed.items() if key not in tree
+        ]
         learner = _read_block(tree, "learner")
         if learner.get("type") in IMPROVES_A_BASE and "base" not in learner:
             how = "'plaudit train-policy' makes one, and learner.base=POLICY names its folder, its file or a run"

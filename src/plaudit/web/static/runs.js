@@ -189,7 +189,10 @@ export async function comparePage({ page, crumbs, query }) {
   page.append(table(runs.map((run) => [el("a", { href: link("run", run.name) }, run.name), run.verdict.result, run.learner, run.judge,
     run.step.toLocaleString("en"), clock(run.elapsed_s), ...kinds.map((kind) => last(run, kind))]),
   ["run", "result", "learner", "judge", "steps", "time", ...kinds.map((kind) => `success: ${kind}`)], "stacked"));
-  page.append(el("p", { class: "muted" }, runs.find((run) => run.about)?.about ?? ""));
+  for (const about of new Set(runs.map((run) => run.about).filter(Boolean))) {  // rates of runs may be of other episodes
+    const having = runs.filter((run) => run.about === about).map((run) => run.name);
+    page.append(el("p", { class: "muted" }, having.length === runs.length ? about : `${having.join(", ")}: ${about}`));
+  }
   page.append(el("div", { class: "halves" }, ...kinds.map((kind) => {
     const having = runs.filter((run) => run.success[kind]), width = kinds.length > 1 ? Math.min(600, chartWidth()) : chartWidth();
     return section(`Success: ${kind}`, el("div", { class: "card" }, legend(having.map((run) => run.name)),
