@@ -23,11 +23,13 @@ from websockets.sync.client import connect
 from command import plaudit
 from conftest import counting_episode, labeled_store
 from plaudit.data.store import Store
+from plaudit.rule import DecisionRule, labels_from_scores
 from plaudit.training.audit import CORRECTED
-from plaudit.types import Labeler, Labels
+from plaudit.types import JudgeId, Labeler, Labels, Scores
 from plaudit.web import guard
 from plaudit.web import server as server_module
 from plaudit.web.guard import LOCAL, Access
+from plaudit.web.judges import WhatIf
 from plaudit.web.pages import listen
 from plaudit.web.server import make_app
 from processes import start_plaudit
@@ -461,3 +463,18 @@ def test_rates_that_are_none_do_not_count(client, tmp_path):
     assert run["verdict"]["result"] == "Not good enough yet: 25% success; 90% is the goal."
     answer = client.get("/video/last/w/run")
     assert (answer.status_code, answer.json()) == (404, {"error": "this run has no last video"})
+
+
+def test_a_judges_page_shows_what_a_threshold_decides_and_its_worst_frames(tmp_path):
+    rule = DecisionRule(threshold=0.5, k=1, n=1)
+    with labeled_store(tmp_path / "data", counting_episode(3), counting_episode(3), cutoff=None) as store:
+        for i, probs in ((0, [0.1, 0.2, 0.3, 0.2]), (1, [0.1, 0.2, 0.9, 0.1])):  # people saw no success in either
+            scores = Scores(np.array(probs, np.float32))
+            judge = JudgeId("classifier", "m", rule.key())
+            store.ledger.append(i, labels_from_scores(judge, rule, store.episode(i), scores))
+        shown = WhatIf().describe(store, "classifier")
+    assert [(one["id"], round(one["score"], 2), one["target"]) for one in shown["episodes"]] == [
+        (0, 0.3, 0),
+        (1, 0.9, 0),
+    ]
+    assert shown["worst"][0] == {"id": 1, "frame": 2, "prob": 0.9, "target": 0}
