@@ -1,5 +1,6 @@
 """The walls between the rooms, checked on the code itself and on what gets imported when it runs."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import plaudit
+from counted_stores import counted_store
 
 SOURCE = Path(plaudit.__file__).parent
 
@@ -17,6 +19,7 @@ ROOMS = [
     "trust",
     "processes",
     "files",
+    "yaml_text",
     "types",
     "config",
     "rule",
@@ -147,8 +150,14 @@ if "torch" in sys.modules:
         (WITHOUT_TORCH, "torch,ray,PySide6"),
         # Every worker of a run starts with these; they would take as long to import as torch.
         (["training.online", "training.trainer"], "ray,sklearn,scipy,matplotlib,pyarrow,transformers"),
-        ([f"cli.{path.stem}" for path in sorted((SOURCE / "cli").glob("[a-z]*.py"))], "numpy,pydantic,yaml"),
-        (["data.store", "report.tables", "report.verdict"], "omegaconf,sklearn,scipy,PIL"),
+        (
+            [f"cli.{path.stem}" for path in sorted((SOURCE / "cli").glob("[a-z]*.py"))],
+            "numpy,pydantic,yaml,rich.progress",
+        ),
+        (
+            ["data.store", "report.tables", "report.verdict"],
+            "omegaconf,yaml,sklearn,scipy,PIL,rich.progress,plaudit.data.formats.base",
+        ),
     ],
     ids=["the robot's side", "workers", "plaudit --help", "plaudit data info"],
 )
@@ -162,3 +171,21 @@ def test_no_private_part_of_ray_is_used():
     """Nor replaced: a release of Ray may change them."""
     for path in SOURCE.rglob("*.py"):
         assert not re.search(r"\bray\._", path.read_text()), f"{path.name} uses a private part of Ray"
+
+
+WATCH = """
+import os, sys
+class Watch:
+    def find_spec(self, name, *_):
+        assert name != "numpy" or os.environ.get("OPENBLAS_THREAD_TIMEOUT") == "4"
+sys.meta_path.insert(0, Watch())
+from plaudit.cli import main
+main()
+"""
+
+
+def test_the_threads_that_numpy_starts_in_a_command_wait_without_spinning(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
+    command = [sys.executable, "-c", WATCH, "data", "info", str(counted_store(tmp_path / "a.store"))]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr

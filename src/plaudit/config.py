@@ -9,7 +9,8 @@ A file may come from somebody else, and a few bytes of YAML can ask for gigabyte
 templates. So a file is measured before anything is built from it. A template may only name another key of the same
 file, `${a.b}`, or one of the folders in `plaudit.trust.PLACES`; OmegaConf's other templates read the environment.
 
-OmegaConf is imported only where there is a template: its objects take half a millisecond for each value.
+A parser of YAML is imported only where a file or an override is read, and OmegaConf only where there is a template:
+its objects take half a millisecond for each value.
 """
 
 import json
@@ -23,29 +24,23 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
 
 from plaudit import trust
 from plaudit.errors import BadFile, ConfigError, ContractError, did_you_mean
-from plaudit.files import MAX_DEPTH, MAX_JSON, DuplicateKey, Root, brief, parse_json
+from plaudit.files import MAX_JSON, Root, brief, parse_json
 
 LONGEST = 200  # characters of a key or a value that an error message repeats
 MOST_PROBLEMS = 20  # in the error message of one config
 OTHER_TYPE = 2  # see `_distance`
-MAX_YAML = 1 << 20  # characters; the parser does about 0.1 MB a second
-MAX_NODES = 50_000  # values of a YAML file once its aliases are written out
-MAX_NUMBER = 400  # characters of an unquoted YAML value that begins like a number: some are read in quadratic time
 MAX_FILLED = 10_000  # values of a file whose templates OmegaConf fills in, a few seconds
 MOST_LETTERS = 16 << 20  # characters of all values with templates filled in
 
-# What yaml raises for damaged text and for tagged values (`!!bool x`).
-_YAML_ERRORS = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+# What is raised for damaged text and for tagged values (`!!bool x`).
+_YAML_ERRORS = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
 _MISSING = object()
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _PLACE = re.compile(r"\$\{oc\.env:(" + "|".join(trust.PLACES) + r")(,[\w./-]*)?\}")
 _STEP = r"(?:\\[.\[\]=]|[^.\[\]=])+"  # of a key; a backslash makes a dot, a bracket or an equals sign part of it
 _OVERRIDE = re.compile(rf"({_STEP}(?:\.{_STEP}|\[{_STEP}\])*)(?:=(.*))?", re.DOTALL)
@@ -222,9 +217,11 @@ def _parse_override(override: str) -> tuple[list[str], Any]:
         raise ValueError("it has a zero byte" if match else "it is not KEY=VALUE")
     override.encode()  # bytes that are not UTF-8 cannot be written to a file
     key, text = match.groups()
-    check_yaml(text or "")
+    from plaudit.yaml_text import load_yaml
+
+    value = load_yaml(text or "")
     steps = [re.sub(r"\\([.\[\]=])", r"\1", step) for step in re.findall(_STEP, key)]
-    return steps, _copy(yaml.load(text or "", _Loader))
+    return steps, _copy(value)
 
 
 def merge(old: Any, new: Any) -> Any:
@@ -334,9 +331,9 @@ def read_yaml(path: Path, root: Root | None = None) -> dict[Any, Any]:
 def _parse(path: Path, root: Root) -> Any:
     if path.suffix == ".json":  # a reward model's description has hundreds of KB, for which a YAML parser takes seconds
         return parse_json(root.read(path, MAX_JSON))
-    text = root.read(path, 4 * MAX_YAML).decode()
-    check_yaml(text, MAX_FILLED)
-    tree = yaml.load(text, _Loader)
+    from plaudit.yaml_text import MAX_YAML, load_yaml
+
+    tree = load_yaml(root.read(path, 4 * MAX_YAML).decode(), MAX_FILLED)
     return {} if tree is None else _copy(tree)
 
 
@@ -367,13 +364,13 @@ def dump_yaml(tree: Mapping[str, Any]) -> str:
         from omegaconf import OmegaConf
 
         return OmegaConf.to_yaml(OmegaConf.create(dict(tree)))  # refuses a template that it could not read back
-    return yaml.dump(dict(tree), Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
+    from plaudit.yaml_text import to_yaml
+
+    return to_yaml(tree)
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message; for YAML, what is wrong and in which line."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
-        return f"{' '.join(error.problem.split())} in line {error.problem_mark.line + 1}"
+    """The first line of an error's message."""
     return " ".join(str(error).split("\n")[0].split())
 
 
@@ -416,123 +413,6 @@ def _at(tree: Any, steps: Iterable[str | int], missing: Any = None) -> Any:
         else:
             return missing
     return tree
-
-
-def check_yaml(text: str, nodes: int = MAX_NODES) -> None:
-    """ValueError for a YAML text that is too large or too deep, or whose aliases multiply.
-
-    It reads the parser's events one by one, so that nothing is built from a text that is refused.
-    """
-    if len(text) > MAX_YAML:
-        raise ValueError(f"{len(text):,} characters of YAML; the limit is {MAX_YAML:,}")
-    if text.count("${") > MAX_NODES // 25:
-        raise ValueError("it has too many ${...}")
-    sizes: dict[str, int] = {}  # anchor -> values under it, aliases written out
-    above: list[tuple[str | None, int]] = []  # of each open list or mapping: anchor, and values counted before it
-    count = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in sizes:
-                raise ValueError(f"alias *{event.anchor[:30]} stands for something that is not complete before it")
-            count += sizes[event.anchor]
-        elif isinstance(event, yaml.ScalarEvent):
-            count += 1
-            if event.implicit[0] and len(event.value) > MAX_NUMBER and event.value[:1] in "+-.0123456789":
-                raise ValueError(f"a number of {len(event.value):,} characters; put text into quotes")
-            if event.anchor:
-                sizes[event.anchor] = 1
-        elif isinstance(event, yaml.CollectionStartEvent):
-            above.append((event.anchor, count))
-            count += 1
-            if len(above) > MAX_DEPTH:
-                raise ValueError(f"it nests more than {MAX_DEPTH} levels deep")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = above.pop()
-            if anchor:
-                sizes[anchor] = count - before
-        if count > nodes:
-            raise ValueError(f"it stands for more than {nodes:,} values")
-
-
-class _Dumper(_DUMPER):
-    """Writes what OmegaConf does, without its tree of objects, which takes most of the time."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _represent_text(dumper: Any, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'" if _is_quoted(text) else None)
-
-
-def _is_quoted(text: str) -> bool:
-    """Whether OmegaConf would read a number or a truth value where yaml reads a string."""
-    try:
-        float(text)
-    except ValueError:
-        return text.lower() in ("y", "n")
-    return True
-
-
-_Dumper.add_representer(str, _represent_text)
-
-
-class _Loader(_LOADER):
-    """Reads 1e3 as a number and a date as text, as OmegaConf does, and refuses a mapping that has a key twice."""
-
-    def __init__(self, text: str):
-        super().__init__(text)
-        self._flat: set[yaml.MappingNode] = set()
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Before merges (`<<`) are written out into the mapping, which may be merged into others first."""
-        if node in self._flat:
-            return
-        self._flat.add(node)
-        seen = set()
-        for key, _ in node.value:
-            if key.tag == "tag:yaml.org,2002:str":
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value}", key.start_mark)
-                seen.add(key.value)
-        super().flatten_mapping(node)
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in _LOADER.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+\Z"), list("-+0123456789.")
-)
-
-
-class _UniqueLoader(yaml.SafeLoader):
-    """Refuses a mapping that has a key twice, before merges (`<<`) are written out."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node: Any = super().compose_mapping_node(anchor)
-        seen = set()
-        for key_node, _ in node.value:
-            if isinstance(key_node, yaml.ScalarNode) and not key_node.tag.endswith(":merge"):
-                key: Any = self.construct_object(key_node)
-                if key in seen:
-                    raise DuplicateKey(key)
-                seen.add(key)
-        return node
-
-
-def parse_yaml(text: str) -> Any:
-    """A YAML text of plain values; ValueError if it is too large, too deep, not YAML, or has a key twice."""
-    try:
-        check_yaml(text)
-        return yaml.load(text, _UniqueLoader)  # a SafeLoader
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())[:300]) from error
-    except ValueError:
-        raise
-    except Exception as error:  # the constructors of tagged values (!!bool x, !!timestamp x) raise whatever they meet
-        raise ValueError(f"a value that is not what its tag says ({type(error).__name__})") from error
 
 
 def _one_per_key(values: Any, details: Sequence[ErrorDetails]) -> list[ErrorDetails]:

@@ -6,10 +6,11 @@ import os
 
 import pytest
 
-from plaudit.config import check_yaml, parse_yaml, read_values
+from plaudit.config import read_values
 from plaudit.data.cutoffs import read_cutoffs
 from plaudit.errors import BadFile, ConfigError
 from plaudit.files import Root, brief, parse_json, read_metrics, understood
+from plaudit.yaml_text import check_yaml, parse_yaml
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../a", "a/../../b", "http://x/y", "~/a", "a\0b", "", 3, "a" * 2000])

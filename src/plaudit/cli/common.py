@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment
-from rich.table import Column
 from rich.text import Text
 
 from plaudit.errors import DataError, PlauditError, UnclearDataset, without_prefix
@@ -173,13 +171,16 @@ class ProgressBar:
     """
 
     def __init__(self, what: str, total: int):
+        from rich import progress as bars
+        from rich.table import Column
+
         self._what, self._total = what, total
-        self._bar_column = BarColumn(table_column=Column(no_wrap=True))
+        self._bar_column = bars.BarColumn(table_column=Column(no_wrap=True))
         wraps = Column(overflow="fold")  # the others do not
-        text = TextColumn("{task.description}", markup=False, table_column=wraps)
-        count = MofNCompleteColumn(table_column=Column(no_wrap=True))
-        times = [kind(table_column=Column(no_wrap=True)) for kind in (TimeElapsedColumn, TimeRemainingColumn)]
-        self._bar = Progress(self._bar_column, count, text, *times, console=err, transient=True)
+        text = bars.TextColumn("{task.description}", markup=False, table_column=wraps)
+        count = bars.MofNCompleteColumn(table_column=Column(no_wrap=True))
+        times = [kind(table_column=Column(no_wrap=True)) for kind in (bars.TimeElapsedColumn, bars.TimeRemainingColumn)]
+        self._bar = bars.Progress(self._bar_column, count, text, *times, console=err, transient=True)
         self._task = self._bar.add_task(what, total=total)
         self._began = self._printed_at = monotonic()
         self._printed_tenth = 0
@@ -348,6 +349,7 @@ def run_app(app: typer.Typer) -> NoReturn:
     Exits with 0, with 1 when something failed, with 2 for a wrong command line, with 130 when the user stopped it.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # otherwise torch's idle threads use whole cores
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # numpy's, for 0.1 s after its import
     keep_freed_memory()
     signal.signal(signal.SIGTERM, _interrupt)
     _stopped.clear()

@@ -35,7 +35,7 @@ def read_cutoffs(path: str | Path) -> dict[int, Any]:
         try:
             tree = parse_json(data)  # a hundred times faster than as YAML
         except ValueError:
-            from plaudit.config import parse_yaml
+            from plaudit.yaml_text import parse_yaml
 
             tree = parse_yaml(data.decode())
     if not isinstance(tree, dict):

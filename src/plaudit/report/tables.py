@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Column, Table
 
-from plaudit.data.formats.base import Dataset, ReadOptions, size_text
 from plaudit.data.ledger import Failures
 from plaudit.data.store import Store
 from plaudit.errors import DataError
 from plaudit.report.verdict import format_count
 
 if TYPE_CHECKING:
+    from plaudit.data.formats.base import Dataset
     from plaudit.envs.commands import EnvInfo, Throughput
     from plaudit.judges.plan import Noise, Plan, Prediction
     from plaudit.robots.check import RobotCheck
 
 
-def dataset_table(dataset: Dataset) -> Table:
+def dataset_table(dataset: "Dataset") -> Table:
     """A data set of any layout."""
+    from plaudit.data.formats.base import ReadOptions, size_text
+
     nbytes = dataset.store_bytes(ReadOptions().max_episode_gb)
     metadata = {
         **dataset.metadata,
