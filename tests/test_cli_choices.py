@@ -70,3 +70,16 @@ def _commands(command):
 def test_a_wrong_choice_is_a_sentence_without_the_name_of_an_exception(tmp_path):
     text = plaudit("label", "x", "--judge", "human", "--window", "qtt", cwd=tmp_path, ok=False)
     assert "Invalid value for '--window': 'qtt' is not one of 'auto', 'web', 'qt'." in text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("judge arena x --juge y", "No such option: --juge; did you mean '--judge'?"),
+        ("judge arena x --model y", "No such option: --model; did you mean '--judge JUDGE,model=...'?"),
+        ("train-reward x --epoch 3", "No such option: --epoch; did you mean '--epochs'?"),
+        ("data info x --rate", "No such option: --rate; known: --episode, --follow-links, --help"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_nearest_one_or_with_all(tmp_path, words, sentence):
+    assert sentence in plaudit(*words.split(), cwd=tmp_path, ok=False)

@@ -19,7 +19,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from plaudit.errors import DataError, PlauditError, UnclearDataset, without_prefix
+from plaudit.errors import DataError, PlauditError, UnclearDataset, did_you_mean, without_prefix
 from plaudit.processes import keep_freed_memory
 from plaudit.trust import plain
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # Typer has its own copy of click or uses the installed one, depending on its version.
 UsageError: Any = typer.BadParameter.__mro__[2]
+NoSuchOption: Any = vars(sys.modules[UsageError.__module__])["NoSuchOption"]
 
 
 class PlainConsole(Console):
@@ -343,6 +344,19 @@ def _interrupt(number: int, frame: Any) -> None:
     handler(number, frame)
 
 
+def nearest_option(error: Any) -> str:
+    """The end of the message of an unknown option: the one most similar, the one that takes it as a key, or all."""
+    key = f",{error.option_name.lstrip('-')}="
+    names = []
+    for option in error.ctx.command.get_params(error.ctx):
+        name = option.opts[0]
+        if name.startswith("--"):
+            if key in (option.help or ""):  # --judge robometer,model=FOLDER
+                return f"did you mean '{name} {str(option.metavar).split('[')[0]}{key}...'?"
+            names.append(name)
+    return did_you_mean(error.option_name, names)
+
+
 def run_app(app: typer.Typer) -> NoReturn:
     """Run the command line and print errors as sentences.
 
@@ -361,6 +375,8 @@ def run_app(app: typer.Typer) -> NoReturn:
         err.print("interrupted")
         sys.exit(130)
     except UsageError as error:
+        if isinstance(error, NoSuchOption):
+            error.message, error.possibilities = f"{error.message}; {nearest_option(error)}", None
         words = io.StringIO()
         error.show(words)
         err.print(without_prefix(words.getvalue().rstrip("\n")))  # typer converts with pydantic
