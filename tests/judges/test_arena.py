@@ -20,6 +20,7 @@ from plaudit.judges.arena import (
 )
 from plaudit.judges.config import SUCCESS, Signal
 from plaudit.judges.published.config import TopRewardConfig
+from plaudit.report.verdict import Verdict, arena_verdict
 
 SOURCES = ("human",)
 
@@ -123,6 +124,9 @@ def test_the_command_writes_a_page_and_a_file(store, tmp_path):
         f"PushJudgeConfig kind=overfit memory={store.folder}"
     ]
     page = (out / "report.html").read_text()
+    for lines in (" ".join(said.split()), page):
+        assert "Partly compared: 2 of 3 judges ran." in lines
+    assert "; 1 judge did not run</title>" in page
     for heading in (
         "Accuracy and time",
         "Pairwise wins",
@@ -133,3 +137,14 @@ def test_the_command_writes_a_page_and_a_file(store, tmp_path):
     ):
         assert f"<h2>{heading}</h2>" in page
     assert not list(tmp_path.glob(".*.scores"))
+
+
+def test_the_verdict_begins_with_the_judges_that_did_not_run():
+    best = Verdict("Usable: it passed its exam.", "a passed all controls.", "Use it", "plaudit", "good")
+    assert arena_verdict(best, 1, {}) == best
+    alone = arena_verdict(best, 1, {"b": "its server is silent"})
+    assert alone.result == "Not compared: 1 of 2 judges ran."
+    assert alone.why == "b did not run: its server is silent. a passed all controls."
+    several = arena_verdict(best, 2, {"b": "its server is silent", "c": "no file"})
+    assert several.result == "Partly compared: 2 of 4 judges ran."
+    assert several.why.startswith("b did not run, nor did 1 other judge: its server is silent. Usable: it passed")

@@ -390,7 +390,7 @@ def arena_(
     from plaudit.judges.config import load_named_judge
     from plaudit.judges.evaluation import load_reference_labels, resolve_reference
     from plaudit.report.exam import exam_table, save_arena
-    from plaudit.report.verdict import exam_verdict
+    from plaudit.report.verdict import arena_verdict, exam_verdict
 
     check_episodes(folder)
     if output_dir is not None:
@@ -421,6 +421,7 @@ def arena_(
         raise DataError("no judge could be measured; the reasons are above")
     arena.check_baselines(ranked)
     verdict = exam_verdict([one.certificate for one in own], dict(zip(names, split)), str(folder))
+    verdict = arena_verdict(verdict, len(own), failed)
     target = output_dir or free_path(ARENAS, folder.name)
     pairs, frames = arena.pairwise_wins(ranked), arena.disagreements(store, ranked)
     save_arena(target, ranked, pairs, frames, failed, verdict)

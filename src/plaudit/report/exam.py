@@ -199,12 +199,15 @@ def save_arena(
             "failed": dict(failed),
         }
         (folder / "arena.json").write_text(json.dumps(tree, indent=1, allow_nan=False))
+        title = f"Arena of {format_count(sum(not entry.baseline for entry in entries), 'judge')} and 2 baselines"
+        if failed:
+            title += f"; {format_count(len(failed), 'judge')} did not run"
         compared = [_pairs_section(entries, pairs), _frames_section(frames), _controls(entries)]
         write_exam_report(
             folder / "report.html",
             [(entry.certificate, entry.evaluation) for entry in entries],
             verdict,
-            title=f"Arena of {format_count(sum(not entry.baseline for entry in entries), 'judge')} and 2 baselines",
+            title=title,
             more=[*_failed_section(failed), _accuracy_section(entries), *compared],
         )
 

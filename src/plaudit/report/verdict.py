@@ -11,7 +11,7 @@ can be run as it stands, and its target is one that can be reached. Numbers read
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -366,6 +366,18 @@ def exam_verdict(
     option = "--config" if Path(word).exists() else "--judge"
     command = shlex.join(["plaudit", "label", store, option, word, *keys])
     return Verdict(result, why, "Label episodes with it, or use it in a run (judge=...)", command, "good")
+
+
+def arena_verdict(verdict: Verdict, ran: int, failed: Mapping[str, str]) -> Verdict:
+    """The verdict on the judges of an arena that ran, which begins with those that did not. failed: name -> reason"""
+    if not failed:
+        return verdict
+    (name, reason), more = next(iter(failed.items())), len(failed) - 1
+    result = f"{'Not' if ran == 1 else 'Partly'} compared: {ran} of {format_count(ran + len(failed), 'judge')} ran."
+    others = f", nor did {format_count(more, 'other judge')}" if more else ""
+    best = "" if ran == 1 else f" {verdict.result}"
+    why = f"{name} did not run{others}: {reason.rstrip('.')}.{best} {verdict.why}"
+    return replace(verdict, result=result, why=why, tone="bad")
 
 
 # Policies and runs
