@@ -42,15 +42,17 @@ class Task:
     goal: float  # true success
     max_steps: int
     episodes: tuple[int, int] = (450, 600)  # successes and failures that the judge learns from
+    clumsy: int = 0  # more failures, with much noise on the script's actions: a policy that learns fails in many ways
     settings: str = ""
     rule: str = ""  # of a learned judge
 
 
 TASKS = {
     "lift": Task(0.95, 10_000, (150, 250)),
-    "pick_place": Task(0.95, 24_000, settings="learner.utd_ratio=1"),
-    # The judge's own threshold, for few false successes, misses a fifth of the frames with success.
-    "push": Task(0.9, 16_000, (900, 1200), settings="learner.utd_ratio=1", rule="judge.rule.threshold=0.5"),
+    "pick_place": Task(0.95, 24_000, clumsy=1000, settings="learner.utd_ratio=1"),
+    # The judge's own threshold, for few false successes, misses a fifth of the frames with success. The
+    # policy soon leaves the data of the judge. While most of its episodes are withheld, it forgets what it learned.
+    "push": Task(0.9, 28_000, (900, 1200), 600, "learner.utd_ratio=1", "judge.rule.threshold=0.5 judge.ood=accept"),
 }
 
 
@@ -93,11 +95,12 @@ def make_judge(name: str, task: Task, folder: Path, options: argparse.Namespace)
     (folder / name).mkdir(parents=True, exist_ok=True)
     successes, failures = (6, 6) if options.quick else task.episodes
     began = time.monotonic()
-    plaudit(
-        folder / name,
-        f"collect data --env {name} --camera front --camera side --noise 0.05 --steps-after-success 30 "
-        f"--target-success {successes} --target-failure {failures} --seed 100000 --size {options.size}",
-    )
+    collect = f"collect data --env {name} --camera front --camera side --steps-after-success 30 --size {options.size}"
+    targets = f"--target-success {successes} --target-failure {failures}"
+    plaudit(folder / name, f"{collect} --noise 0.05 {targets} --seed 100000")
+    if task.clumsy and not options.quick:
+        targets = f"--target-success {successes} --target-failure {failures + task.clumsy}"
+        plaudit(folder / name, f"{collect} --noise 0.5 {targets} --seed 300000")
     collected = time.monotonic()
     plaudit(folder / name, f"train-reward data --config {CONFIGS}/{JUDGE_CONFIG} --output-dir judge")
     scores = json.loads((folder / name / "judge/model.json").read_text())["scores"]
@@ -118,7 +121,7 @@ def learn(name: str, task: Task, seed: int, folder: Path, options: argparse.Name
     words = [
         *f"train env={name} env.cameras=[front,side,wrist] {sees} {LEARNER} {task.settings} {judge}".split(),
         f"env.image_size=[{options.size},{options.size}]",
-        *f"run.max_steps={task.max_steps} evaluation.freq=2000 evaluation.episodes=100".split(),
+        *f"run.max_steps={task.max_steps} evaluation.freq=4000 evaluation.episodes=100".split(),
         *f"evaluation.stop_success_rate=0.98 run.name={run} run.seed={seed}".split(),
         *([] if options.state else [f"policy.encoder={options.encoder}"]),
         *options.set,

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections import deque
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from rich.console import Console
 
 from plaudit.rollout.operator import OperatorStatus
+from plaudit.rule import DecisionRule
+from plaudit.training.audit import OOD_WINDOW, withheld_warning
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config
 from plaudit.training.display import Display, EtaEstimate
@@ -190,6 +193,17 @@ def test_a_learner_that_cannot_keep_up_is_a_warning_with_its_rate_and_what_to_ch
     log.update(now, {})
     log.update(now, {})
     assert (tmp_path / "run/events.jsonl").read_text().count("cannot keep up") == 1
+
+
+def test_a_judge_that_withholds_most_episodes_is_a_warning_with_what_to_do():
+    ood = deque([True] * 26 + [False] * 24, OOD_WINDOW)
+    warning = withheld_warning(ood, DecisionRule(ood="abstain"))
+    assert "52% of the last 50 episodes are out of distribution" in warning and "judge.ood=accept" in warning
+    assert warning in words(Display(config()).screen(moment(judge_warning=warning)))
+    assert withheld_warning(ood, DecisionRule(ood="accept")) == ""  # such episodes count
+    assert withheld_warning(ood, DecisionRule(ood="audit")) == ""  # people are asked about them
+    ood.append(False)
+    assert withheld_warning(ood, DecisionRule(ood="abstain")) == ""
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,9 @@ def test_the_model_pays_ends_the_episodes_and_signs_the_labels(tmp_path: Path, m
 
 def test_ood_episodes_are_told(tmp_path: Path):
     folder = saved(bewildered(bright_model(0.5)), tmp_path / "bewildered")
-    run(tmp_path / "run", f"{LEARNERS['sac']} judge={folder}")
+    with pytest.warns(UserWarning, match="100% of the last 5[0-9] episodes are out of distribution") as warned:
+        run(tmp_path / "run", f"{LEARNERS['sac']} run.max_steps=720 judge={folder}")
+    assert len(warned) == 1
     line = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-2])
     labels = Store.open(tmp_path / "run/episodes").ledger.labels(0)
     assert line["judge/ood_share"] == 1

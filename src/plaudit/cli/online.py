@@ -192,7 +192,6 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
     from plaudit.report.run import write_run_report
     from plaudit.report.run_data import RunData
     from plaudit.report.verdict import run_verdict
-    from plaudit.rollout.recording import held_warning
 
     events = trainer.events
     failure: PlauditError | None = None
@@ -211,9 +210,8 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
         events.update(trainer.state, workers.restarts)
         for worker, message in trainer.state.errors.items():
             tell("warning", f"{worker}: {message}")
-        for warning in (held_warning(trainer.state.held_fraction), trainer.state.learner_warning):
-            if warning:
-                tell("warning", warning)
+        for warning in trainer.state.warnings.values():
+            tell("warning", warning)
         state = trainer.state
         evaluated = "" if state.eval_success is None else f", {state.eval_success:.0%}"
         if aborted:

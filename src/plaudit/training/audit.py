@@ -70,7 +70,7 @@ from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SOURCE as SIMULATOR
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.judges.stats import RUN_ALPHA, Checks, ErrorTest, Interval, alpha_spent
-from plaudit.rule import awaits_audit, release
+from plaudit.rule import DecisionRule, awaits_audit, release
 from plaudit.types import PEOPLE, CascadeResult, Labels
 
 FALSE_SHARE = 0.8  # of the chance of a false alarm, for false successes; the rest is for missed ones
@@ -80,6 +80,7 @@ ALPHA = 0.05  # of the intervals: the fraction that may not contain the truth
 ALLOWED_ANYWAY = 0.02
 NEXT = 10  # successes by the judge that are all audited when one was found to be false, or after a jump
 LEAP, NEWEST, BEFORE = 0.2, 20, 100  # a jump: the newest 20 episodes succeed this much more often than those before
+OOD_WINDOW, MOST_WITHHELD = 50, 0.5  # newest episodes, and the share of withheld ones above which a run warns
 PATIENCE = 10  # later answers after which an episode without one counts as right
 CORRECTED, FALSE, MISSED = "audit/corrected_success_rate", "audit/false_successes", "audit/missed_successes"
 
@@ -127,6 +128,20 @@ def true_success(first: int | None, true_first: int | None, tolerance: int) -> t
     if first is None or true_first is None:
         return true_first is not None, False
     return true_first <= first + tolerance, first < true_first <= first + tolerance
+
+
+def withheld_warning(ood: Sequence[bool], rule: DecisionRule) -> str:
+    """What to do where the judge withholds most of the newest episodes; "" where it does not.
+
+    ood: whether an episode is out of distribution, of the newest episodes
+    """
+    if rule.ood != "abstain" or len(ood) < OOD_WINDOW or np.mean(ood) <= MOST_WITHHELD:
+        return ""
+    return (
+        f"{np.mean(ood):.0%} of the last {len(ood)} episodes are out of distribution, so the judge withholds them. The "
+        "policy gets no reward for most of what it does and may unlearn what it can. Stop the run, label such episodes "
+        "and train the judge on them too, or set judge.ood=accept"
+    )
 
 
 class Audit:

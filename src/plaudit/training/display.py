@@ -88,7 +88,6 @@ def live_state(config: TrainingConfig, state: OnlineState, busy: Sequence[str], 
     """The screen's content for a browser (live.py): its texts, what each worker waits for, and the operator's state."""
     alarm = [f"audit alarm: {state.alarm}"] if state.alarm is not None else []
     errors = [f"{worker}: {message}" for worker, message in state.errors.items()]
-    warnings = [text for text in (state.learner_warning, held_warning(state.held_fraction)) if text]
     operator = None
     if state.operator is not None:
         phase, by_web = state.operator.phase, "web" in config.operator.sources
@@ -99,7 +98,7 @@ def live_state(config: TrainingConfig, state: OnlineState, busy: Sequence[str], 
         "extent": extent,
         "rows": [[label, text.plain] for label, text in rows(config, state)],
         "workers": _workers(config, state, busy),
-        "problems": [*alarm, *errors, *warnings],
+        "problems": [*alarm, *errors, *state.warnings.values()],
         "messages": [text for text in (state.window_status, state.last_event) if text],
         "operator": operator,
     }
@@ -332,7 +331,7 @@ def _messages(state: OnlineState, restarts: Mapping[str, int], stopping: bool) -
     if restarts:
         lines.append(("restarts: " + ", ".join(f"{worker} {n}" for worker, n in sorted(restarts.items())), "yellow"))
     lines += [(f"{worker}: {message}", "yellow") for worker, message in state.errors.items()]
-    lines += [(text, "yellow") for text in (state.learner_warning, held_warning(state.held_fraction)) if text]
+    lines += [(text, "yellow") for text in state.warnings.values()]
     if state.alarm is not None:
         lines.append((f"audit alarm: {state.alarm}", "bold red"))
     if stopping:

@@ -26,7 +26,8 @@ from plaudit.judges.config import JudgeConfig
 from plaudit.judges.stats import ErrorBudget
 from plaudit.rollout.operator import OperatorStatus
 from plaudit.rule import release
-from plaudit.training.audit import CascadeLedger, LabelChanges, LedgerAudit, LedgerReader
+from plaudit.training.audit import OOD_WINDOW, CascadeLedger, LabelChanges, LedgerAudit, LedgerReader, withheld_warning
+from plaudit.training.config import withholding_judge
 from plaudit.training.retrain import PromotionDecision, Retrainer, current_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.types import HUMAN, Episode, JudgeId, Labels
@@ -131,6 +132,12 @@ class HelpStats:
         since, before = (len(human) - 1 - int(acted[-1]), 0.0) if len(acted) else (len(human), self._since_s)
         self._since_s = before + _seconds(since, episode.fps)
 
+    @property
+    def warning(self) -> str:
+        """What to do where the judge withholds most of the newest episodes."""
+        config = self._folder.config
+        return withheld_warning(self._ood, withholding_judge(config, config.judge.config).rule)
+
     def metrics(self) -> dict[str, float]:
         """Metrics by their names in docs/metrics.md."""
         episodes = self._episodes
@@ -159,7 +166,7 @@ class HelpStats:
         return numbers | {name: float(np.mean(successes)) for name, successes in rates.items() if successes}
 
 
-SUCCESS_WINDOW = 50  # episodes over which success rates are shown
+SUCCESS_WINDOW = OOD_WINDOW  # episodes over which success rates are shown
 
 
 class JudgeMonitor(LedgerReader):

@@ -351,7 +351,7 @@ class OnlineTrainer:
         if self.monitor.last_decision is not None:
             self.state.last_event = self.monitor.last_decision.message
         self.state.judge_success, self.state.alarm = self.monitor.judge_success, self.monitor.alarm
-        self.state.judge_metrics = self.monitor.metrics()
+        self.state.judge_metrics, self.state.judge_warning = self.monitor.metrics(), self.monitor.warning
 
     def _log(self, more: Mapping[str, float]) -> None:
         self._logged = self.workers.clock()
@@ -429,6 +429,7 @@ class OnlineState:
     operator: OperatorStatus | None = None  # None: no operator
     errors: Mapping[str, str] = field(default_factory=dict)  # worker -> why it fails
     learner_warning: str = ""  # what to change if the learner cannot keep up
+    judge_warning: str = ""  # what to do if the judge withholds most episodes
     awaited: Sequence[str] = ()  # at the end of a run: workers that finish their current call
     alarm: str | None = None  # why the audit has stopped the judge
     last_event: str = ""  # the newest message about the judge's versions
@@ -454,6 +455,16 @@ class OnlineState:
     def held_fraction(self) -> float:
         """Fraction of the control steps of the last episodes without a command."""
         return sum(info.held_ticks for info in self._recent) / max(1, sum(info.steps for info in self._recent))
+
+    @property
+    def warnings(self) -> dict[str, str]:
+        """What to change, by what it is about."""
+        texts = {
+            "held": held_warning(self.held_fraction),
+            "learner": self.learner_warning,
+            "judge": self.judge_warning,
+        }
+        return {about: text for about, text in texts.items() if text}
 
     @property
     def starved_chunks(self) -> int:
@@ -738,8 +749,7 @@ class EventLog:
             **{("restart", worker, str(count)): f"{worker} was restarted" for worker, count in restarts.items()},
             ("judge", "", state.last_event): state.last_event,
             ("alarm", "", state.alarm or ""): state.alarm,
-            ("warning", "held", ""): held_warning(state.held_fraction),
-            ("warning", "learner", ""): state.learner_warning,
+            **{("warning", about, ""): text for about, text in state.warnings.items()},
         }
         for worker in {key[1] for key in self._standing if key[0] == "error"} - state.errors.keys():
             self.write(state, "recovered", f"{worker}: it answers again")

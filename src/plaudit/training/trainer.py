@@ -13,6 +13,7 @@ rollout with all its images.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
@@ -28,7 +29,7 @@ from plaudit.learners.base import extra_updates
 from plaudit.learners.config import FromBaseConfig
 from plaudit.rollout.collector import collecting
 from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
-from plaudit.training.audit import Audit, LabelChanges, true_success
+from plaudit.training.audit import OOD_WINDOW, Audit, LabelChanges, true_success, withheld_warning
 from plaudit.training.config import TrainingConfig, train_seed
 from plaudit.training.evaluation import check_noise, evaluate_learner, make_eval_env
 from plaudit.training.replay_buffer import Dataset, make_sampler
@@ -130,6 +131,8 @@ class Trainer:
         self._eval_judge = None if config.judge.is_simulator else self.judge.judge
         self.eval_env = stack.enter_context(closing(make_eval_env(config, self.learner, self._eval_judge)))
         self.audit = Audit(config.audit, config.run.seed)
+        self._ood: deque[bool] = deque(maxlen=OOD_WINDOW)  # whether the newest episodes are out of distribution
+        self._warned = False  # that most of them are
         self.episodes = None
         if config.off_policy or config.run.keep_episodes:
             self.episodes = RunEpisodes(folder, self.judge)
@@ -217,6 +220,10 @@ class Trainer:
             if is_decided and self.audit.draws(first_episode + n, bool(predicted[n]), disputed=ood[n]):
                 self.audit.add(first_episode + n, actual, early)
         actual = np.array([is_true for is_true, _ in truth])
+        self._ood.extend(ood)
+        if not self._warned and (warning := withheld_warning(self._ood, self.judge.judge.rule)):
+            self._warned = True
+            self.folder.on_warning(warning)
         return {
             "judge/accuracy": float((actual == predicted).mean()),
             **({"judge/ood_share": float(np.mean(ood))} if rollout.ood else {}),
