@@ -14,10 +14,11 @@ from plaudit.data.replay import ReplaySampler
 from plaudit.data.step_table import StepTable
 from plaudit.data.store import Store
 from plaudit.testing.env import SimulatedEnvConfig
+from plaudit.testing.keys import NEVER, any_value, belongs, leaves
 from plaudit.testing.learner import ENCODER, SimulatedLearnerConfig
 from plaudit.testing.people import TELEOP
 from plaudit.testing.runner import Result, simulate
-from plaudit.testing.scenario import INTERVENTIONS, RECORDING, Event, Scenario, draw
+from plaudit.testing.scenario import FIXED, INTERVENTIONS, KEYS, RECORDING, SETTINGS, Event, Scenario, draw, every_key
 from plaudit.testing.studies import Rate, describe, shrink
 from plaudit.training.monitor import JudgeMonitor
 from plaudit.training.online import OnlineSchedule
@@ -32,6 +33,7 @@ BEFORE_TELEOP = (600338, 600653, 800095, 820278, 901162, 913174, 920996)
 LATER = (  # these neither
     *(RECORDING, "learner.real", "policy.cameras", "policy.encoder.", "learner.interventions.successes"),
     *("run.store_images", "run.compress_old", "audit.onset_tolerance", "collect.target_failure"),
+    *("policy.behavior", SETTINGS),
 )
 NO_DEMOS = 20_002_617  # people excluded some demonstrations, and the judge cannot label the others
 # Short runs that together have every schedule, judge and kind of fault, and those that take longer.
@@ -208,4 +210,19 @@ def test_a_rate_is_broken_only_beyond_chance():
 
 def test_a_scenario_draws_what_validation_accepts():
     keys = {key for seed in range(60) for key in draw(seed).keys}
-    assert len(keys) > 50 and np.mean([len(draw(seed).keys) for seed in range(20)]) > 3
+    assert len(keys) > 70 and np.mean([len(draw(seed).keys) for seed in range(20)]) > 4
+
+
+def test_every_key_of_the_configs_is_drawn_or_has_a_reason_not_to_be():
+    keys = every_key()
+    drawn = {*FIXED, *KEYS, *(key for key in keys for n in range(9) if any_value(keys[key], key, n) != keys[key][1])}
+    assert not [key for key in keys if not belongs(key, {*drawn, *NEVER})]
+    assert not [name for name in NEVER if not any(belongs(key, [name]) for key in keys)]
+
+
+def test_a_value_lies_within_its_bounds_and_is_no_larger_than_is_fast():
+    keys = leaves(PLAIN.accepted())
+    for n in range(200):
+        assert 0 < any_value(keys["learner.utd_ratio"], "learner.utd_ratio", n) <= 2
+        assert 0 <= any_value(keys["learner.gamma"], "learner.gamma", n) <= 1
+        assert 1 <= any_value(keys["learner.batch_size"], "learner.batch_size", n) <= 32

@@ -232,7 +232,7 @@ class SimulatedRun:
                 except PlauditError as error:
                     self.world.fail("accepted_runs", f"the run is refused although its config was accepted: {error}")
         elif (
-            config.learner.backup_horizon == config.learner.action_horizon > 1 and inference.execution_horizon is None
+            config.backup_horizon == config.learner.action_horizon > 1 and inference.execution_horizon is None
         ):  # the default engine executes whole chunks: a backup over a chunk is one over what was executed
             realtime = config.policy.model_copy(update={"inference": inference.model_copy(update={"realtime": True})})
             kind = config.model_copy(update={"policy": realtime}).inference_type

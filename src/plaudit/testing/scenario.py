@@ -9,6 +9,7 @@ it was. Keys of the config are drawn from all that can be set; what validation r
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from plaudit.policies.config import CLONED
 from plaudit.registry import LEARNER_REGISTRY
 from plaudit.rollout.vector import collect_rollout
 from plaudit.testing.env import HONEST, TYPE, SimulatedEnvConfig, write_model
+from plaudit.testing.keys import NEVER, Leaf, any_value, belongs, leaves
 from plaudit.testing.learner import ENCODER, OFF_POLICY, ON_POLICY, SMALL, base_policy
 from plaudit.testing.people import TELEOP, Habits
 from plaudit.testing.world import pick, uniform
@@ -94,11 +96,14 @@ class Scenario:
         }
         if "learner.real" in flat:
             flat["learner.type"] = flat.pop("learner.real")
-            flat |= {f"learner.{k}": v for k, v in SMALL[flat["learner.type"]].items() if f"learner.{k}" not in flat}
+            small = SMALL.get(flat["learner.type"], {})
+            flat = {**{f"learner.{key}": value for key, value in small.items()}, **flat}
             if flat["learner.type"] in FROM_BASE:
                 flat["learner.base"] = str(base_policy()[0])
         if flat.get("policy.encoder.type") == CLONED:
-            flat |= {"policy.encoder.clone_updates": 5, "policy.encoder.clone_batch_size": 8}
+            flat = {"policy.encoder.clone_updates": 5, "policy.encoder.clone_batch_size": 8, **flat}
+        if flat.get("policy.behavior") == "pretrained":
+            flat["policy.path"] = str(base_policy()[0])
         if flat.pop("demos.made", 0):
             flat["demos.store"] = str(folder / "demos")
         if "collect.store" in flat:
@@ -109,8 +114,15 @@ class Scenario:
             node = tree
             for name in path:
                 node = node.setdefault(name, {})
-            node[last] = value
+            node[last] = dict(value) if isinstance(value, Mapping) else value
         return tree
+
+    def accepted(self) -> TrainingConfig | None:
+        """The config; None if validation refuses it."""
+        try:
+            return parse(TrainingConfig, self.tree(Path("/nonexistent")))
+        except ConfigError:
+            return None
 
     def build(self, folder: Path) -> TrainingConfig:
         """The config, if it is accepted, and the files that it names."""
@@ -213,6 +225,7 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
     "policy.inference.patience_s": (5.0, 20.0),
     "policy.inference.execution_horizon": (1, 2),
     "policy.inference.stop_on": ("success", "failure"),
+    "policy.behavior": ("learner", "learner", "pretrained"),
     "env.obs": ("state", "pixels"),
     "env.fails": (False, True),
     "env.strange": (0.2, 1.0),
@@ -225,7 +238,7 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
 INTERVENTIONS = "learner.interventions."  # keys that have an effect where a person takes over
 CRITICS_OF_CHUNKS, FROM_BASE = ("expo", "dsrl", "steer"), ("weighted_bc", "expo", "dsrl", "steer")
 ONLY: Mapping[str, tuple[str, ...]] = {  # keys that only some judges, schedules or real learners have
-    "teleop": ("online",),
+    **dict.fromkeys(("teleop", "policy.behavior"), ("online",)),
     "judge.rule": ("classifier", "simulator", "noisy"),
     "judge.ood": ("classifier",),
     "judge.retrain": ("classifier", "cascade"),
@@ -239,7 +252,13 @@ ONLY: Mapping[str, tuple[str, ...]] = {  # keys that only some judges, schedules
     **dict.fromkeys(("judge.check", "judge.budget"), ("cascade",)),
     **dict.fromkeys(("judge.false_positives", "judge.misses", "judge.late_by"), ("noisy",)),
 }
-RECORDING = "record"
+RECORDING, SETTINGS = "record", "settings"  # what `draw` can leave out besides keys
+# Keys that every scenario sets, or that follow from others.
+FIXED = (
+    *("schedule", "env.type", "env.max_steps", "run.seed", "run.max_episodes", "learner.type", "learner.base"),
+    *("judge.type", "judge.model", "judge.stages", "judge.calibration", "policy.cameras", "policy.encoder.type"),
+    *("demos.store", "collect.store", "teleop", "policy.path"),
+)
 RECORDED = ("teleop", "env.", "operator.", "policy.inference.patience_s", "policy.inference.max_episode_steps")
 DISK = ("kill", "power", "full")  # events whose time is a change of the disk
 WORKERS = ("replay buffer", "state manager", "env", "judge", "labeler", "learner")
@@ -265,12 +284,38 @@ def draw(seed: int, without: tuple[str, ...] = ()) -> Scenario:
     )
     for attempt in range(TRIES):
         scenario = replace(plain, keys=_keys(seed, attempt, {judge, schedule}, without))
-        try:
-            parse(TrainingConfig, scenario.tree(Path("/nonexistent")))
-        except ConfigError:
-            continue
-        return scenario
+        if (config := scenario.accepted()) is not None:
+            return scenario if SETTINGS in without else _varied(scenario, config)
     return plain
+
+
+def _varied(scenario: Scenario, config: TrainingConfig) -> Scenario:
+    """With other values of some keys, whatever they are; what validation refuses is left out."""
+    seed, keys = scenario.seed, leaves(config)
+    for n in range(pick((0, 0, 1, 3, 6, 10), seed, SETTINGS)):
+        key = pick(sorted(keys), seed, SETTINGS, n)
+        value = any_value(keys[key], key, seed, SETTINGS, n, "value")
+        is_taken = belongs(key, {*FIXED, *NEVER, *scenario.keys}) or any(belongs(name, [key]) for name in scenario.keys)
+        if not is_taken and value != keys[key][1]:
+            other = replace(scenario, keys={**scenario.keys, key: value})
+            scenario = scenario if other.accepted() is None else other
+    return scenario
+
+
+@cache
+def every_key() -> dict[str, Leaf]:
+    """The keys of the configs that are drawn from, whatever their judge and learner."""
+    common: dict[str, Any] = {"teleop": {"type": TELEOP}, "demos.made": 2, "collect.store": "collected"}
+    kinds = [("train", judge, OFF_POLICY) for judge in ("classifier", "simulator", "noisy")]
+    kinds += [("online", judge, OFF_POLICY) for judge in ("human", "cascade")]
+    kinds += [("train", "simulator", learner) for learner in (ON_POLICY, *SMALL)]
+    keys: dict[str, Leaf] = {}
+    for schedule, judge, learner in kinds:
+        own = {key: common[key] for key in common if key != {"train": "teleop", "online": "collect.store"}[schedule]}
+        config = Scenario(0, schedule, judge, {**own, "learner.real": learner}).accepted()
+        assert config is not None, f"{judge}, {learner}"
+        keys |= leaves(config)
+    return {key: leaf for key, leaf in keys.items() if key not in ("teleop", "collect")}  # sections that some lack
 
 
 def _draw_recording(seed: int) -> Scenario:

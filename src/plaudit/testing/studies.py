@@ -27,10 +27,11 @@ from plaudit.rollout.vector import collect_rollout
 from plaudit.rule import DecisionRule
 from plaudit.testing.env import SimulatedEnvConfig, SimulatedJudgeConfig, write_model
 from plaudit.testing.faults import SimulatedDisk, simulated_machine
+from plaudit.testing.keys import NEVER, belongs
 from plaudit.testing.learner import ON_POLICY
 from plaudit.testing.people import Habits
 from plaudit.testing.runner import Result, simulate, temporary_folder
-from plaudit.testing.scenario import KEYS, Scenario
+from plaudit.testing.scenario import FIXED, Scenario, every_key
 from plaudit.testing.world import World, entered, pick, uniform
 from plaudit.training.audit import AuditConfig, LedgerAudit
 from plaudit.training.config import RetrainConfig
@@ -308,6 +309,15 @@ class Summary:
         rates = {"alarms_in_runs": self.honest, "equal_in_runs": self.equal}
         return [Rate(name, 0.05, sum(failed), len(failed)) for name, failed in rates.items() if failed]
 
+    @property
+    def coverage(self) -> str:
+        """The config keys that these runs drew, those they did not, and those that none draws, with the reason."""
+        missing = sorted(key for key in every_key() if not belongs(key, {*FIXED, *self.keys}))
+        others = [key for key in missing if not belongs(key, NEVER)]
+        drawn = f"config keys: {len(every_key()) - len(missing)} of {len(every_key())} drawn"
+        reasons = [f"{', '.join(k for k in NEVER if NEVER[k] == why)} ({why})" for why in dict.fromkeys(NEVER.values())]
+        return f"{drawn}; not by these seeds: {', '.join(others) or 'none'}; never drawn: {'; '.join(reasons)}"
+
     def __str__(self) -> str:
         counted = ", ".join(f"{count:,} {name}" for name, count in sorted(self.counts.items()) if count)
         broken = [
@@ -318,8 +328,7 @@ class Summary:
         return "\n".join(
             [
                 f"{self.runs:,} runs: {counted}",
-                f"{len(self.keys & KEYS.keys())} of {len(KEYS)} config keys were set"
-                + (f", not: {', '.join(missing)}" if 0 < len(missing := sorted(KEYS.keys() - self.keys)) <= 12 else ""),
+                self.coverage,
                 *(broken or ["no invariant was violated"]),
             ]
         )
