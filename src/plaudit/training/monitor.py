@@ -132,12 +132,6 @@ class HelpStats:
         since, before = (len(human) - 1 - int(acted[-1]), 0.0) if len(acted) else (len(human), self._since_s)
         self._since_s = before + _seconds(since, episode.fps)
 
-    @property
-    def warning(self) -> str:
-        """What to do where the judge withholds most of the newest episodes."""
-        config = self._folder.config
-        return withheld_warning(self._ood, withholding_judge(config, config.judge.config).rule)
-
     def metrics(self) -> dict[str, float]:
         """Metrics by their names in docs/metrics.md."""
         episodes = self._episodes
@@ -285,6 +279,12 @@ class JudgeMonitor(LedgerReader):
     def alarm(self) -> str | None:
         """Why the judge is not to be trusted."""
         return self.audit.status if self.audit is not None and self.audit.current.alarm is not None else None
+
+    @property
+    def warning(self) -> str:
+        """What to do where the judge withholds most of the newest episodes."""
+        config = self._folder.config
+        return withheld_warning(self._ood, withholding_judge(config, config.judge.config).rule)
 
     def metrics(self) -> dict[str, float]:
         """Metrics by their names in docs/metrics.md."""
