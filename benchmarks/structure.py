@@ -43,7 +43,6 @@ class Size(NamedTuple):
 class Structure(NamedTuple):
     """The modules of a package and what is in them."""
 
-    trees: Mapping[str, ast.Module]  # module -> its syntax tree
     files: Mapping[str, Path]  # module -> its file
     imports: Mapping[str, set[str]]  # module -> modules of the package that it imports
 
@@ -51,9 +50,8 @@ class Structure(NamedTuple):
     def read(cls, source: Path = SOURCE) -> "Structure":
         """Parse every file of the package."""
         files = {_module_name(path, source): path for path in sorted(source.rglob("*.py"))}
-        trees = {name: ast.parse(path.read_text()) for name, path in files.items()}
-        imports = {name: set(_imports(name, tree, files)) - {name} for name, tree in trees.items()}
-        return cls(trees, files, imports)
+        imports = {name: set(_imports(name, tree, files)) - {name} for name, tree in _trees(files)}
+        return cls(files, imports)
 
     def cycles(self) -> list[list[str]]:
         """Groups of modules that import each other, largest first."""
@@ -73,7 +71,7 @@ class Structure(NamedTuple):
         """Public classes that derive from `typing.Protocol`."""
         return sorted(
             f"{module}.{node.name}"
-            for module, tree in self.trees.items()
+            for module, tree in _trees(self.files)
             for node in ast.walk(tree)
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and _is_protocol(node)
         )
@@ -89,7 +87,7 @@ class Structure(NamedTuple):
         return sorted(
             (
                 Size((node.end_lineno or 0) - node.lineno + 1, f"{module}.{node.name}")
-                for module, tree in self.trees.items()
+                for module, tree in _trees(self.files)
                 for node in ast.walk(tree)
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             ),
@@ -99,9 +97,16 @@ class Structure(NamedTuple):
     def docstring_coverage(self) -> float:
         """Fraction of the public modules, classes and functions that have a docstring."""
         kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        nodes = [node for tree in self.trees.values() for node in ast.walk(tree) if isinstance(node, kinds)]
+        nodes = [node for _, tree in _trees(self.files) for node in ast.walk(tree) if isinstance(node, kinds)]
         public = [node for node in nodes if not getattr(node, "name", "").startswith("_")]
         return sum(ast.get_docstring(node) is not None for node in public) / len(public)
+
+
+def _trees(files: Mapping[str, Path]) -> Iterator[tuple[str, ast.Module]]:
+    """Each module and its syntax tree, one at a time: all together they keep the garbage collector busy for longer than
+    it takes to parse them."""
+    for name, path in files.items():
+        yield name, ast.parse(path.read_text())
 
 
 def _module_name(path: Path, source: Path) -> str:

@@ -59,6 +59,10 @@ LAZY = (
 )
 MANY = 1000  # tests
 REPORTS = Path(__file__).parent / "report"
+FILM_SIZES = (  # pixels
+    ("plaudit.training.evaluation", "VIDEO_SIZE", (64, 64)),
+    ("plaudit.report.video", "_GRID_HEIGHT", 64),
+)
 MakeEpisode = Callable[..., Episode]
 few = 100  # descriptors that were left by the last collection
 
@@ -122,9 +126,14 @@ def descriptors_stay_few() -> Iterator[None]:
     """A run that is over holds its files until the garbage is collected; many machines allow a process 1,024."""
     global few
     yield
-    if sum(1 for _ in Path("/dev/fd").iterdir()) > few + 200:
+    if _descriptors() > few + 200:
         gc.collect()
-        few = sum(1 for _ in Path("/dev/fd").iterdir())
+        few = _descriptors()
+
+
+def _descriptors() -> int:
+    with os.scandir("/dev/fd") as entries:
+        return sum(1 for _ in entries)
 
 
 @pytest.fixture(autouse=True)
@@ -161,6 +170,15 @@ def empty_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if "written_charts" not in request.fixturenames and (plots := sys.modules.get("plaudit.report.plots")):
         left_out = "to_svg" if request.path.is_relative_to(REPORTS) else "render"
         monkeypatch.setattr(plots, left_out, lambda *_: Markup("<svg></svg>"))
+
+
+@pytest.fixture(autouse=True)
+def small_films(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Films of a run have few pixels: to render and encode them takes half of a short run's CPU time."""
+    if not request.path.is_relative_to(REPORTS):
+        for module, name, size in FILM_SIZES:
+            if module in sys.modules:
+                monkeypatch.setattr(sys.modules[module], name, size)
 
 
 def counting_episode(steps: int = 4, first: int = 0, size: tuple[int, int] = (8, 10), **facts: object) -> Episode:

@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from plaudit.data import transfer
 from plaudit.data.formats import WriteOptions
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, open_or_import
+from processes import Forked
 
 # Command -> its arguments after the folder, and how what it prints ends. Where a command would take long, a mistake in
 # what it asks for is answered after it has opened the episodes.
@@ -147,15 +146,25 @@ def test_the_options_of_the_first_import_stay(run, folder):
     assert len(store) == 6 and list(store.episode(0).frames) == ["left"]
 
 
+def import_and_die(*words: str) -> None:
+    """In a child process: killed when it would append the third episode."""
+    append = Store.append
+
+    def third(store, episode):
+        if len(store) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return append(store, episode)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "append", third)
+        plaudit(*words, cwd=Path.cwd())
+
+
 def test_an_import_that_was_killed_goes_on_with_its_options(run, folder):
     shutil.rmtree(folder / "bottle.store")
     words = ["data", "import", "bottle", "bottle.store", "--camera", "front=left"]
-    kill = "import os, signal\nfrom plaudit.data.store import Store\nappend = Store.append\n"
-    kill += "def second(store, episode):\n    if len(store) == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
-    kill += "    return append(store, episode)\nStore.append = second\nfrom plaudit.cli import main\nmain()\n"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", kill, *words], cwd=folder, env=environment, capture_output=True)
-    assert done.returncode == -signal.SIGKILL and len(Store.open(folder / "bottle.store")) == 2
+    with Forked(import_and_die, *words, cwd=folder) as process:
+        assert process.wait() == -signal.SIGKILL and len(Store.open(folder / "bottle.store")) == 2
     run("data", "stats", "bottle")
     store = Store.open(folder / "bottle.store")
     assert len(store) == 6 and list(store.episode(5).frames) == ["left"]

@@ -1,7 +1,6 @@
 import errno
-import subprocess
-import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from plaudit.data.store import Store
 from plaudit.errors import DataError, StoreFull
 from plaudit.rule import DecisionRule
 from plaudit.types import JudgeId, Labeler, Labels, Scores
-from waiting import stretch
+from processes import Forked
 
 
 def make_labels(cutoff: int | None, source: str = "human", **rest) -> Labels:
@@ -109,17 +108,18 @@ def test_two_versions_of_one_episode_in_one_call_are_numbered_in_order(store):
     assert store.ledger.extend([(0, make_labels(3)), (1, make_labels(3)), (0, make_labels(2))]) == [1, 1, 2]
 
 
+def label_thirty_times(path: Path, source: str) -> None:
+    """In a child process."""
+    ledger = Ledger(path)
+    for count in range(30):
+        ledger.append(0, Labels.from_cutoff(steps=4, cutoff=3, source=source, note=str(count)))
+
+
 def test_several_processes_label_at_once(store):
     store.append(counting_episode(4))
-    program = (
-        "import sys; from pathlib import Path\n"
-        "from plaudit.data.ledger import Ledger; from plaudit.types import Labels\n"
-        "ledger = Ledger(Path(sys.argv[1]))\n"
-        "for c in range(30): ledger.append(0, Labels.from_cutoff(steps=4, cutoff=3, source=sys.argv[2], note=str(c)))"
-    )
     path = store.folder / "labels"
-    judges = [subprocess.Popen([sys.executable, "-c", program, str(path), name]) for name in ("human", "vlm")]
-    assert [judge.wait(timeout=stretch(60)) for judge in judges] == [0, 0]
+    with Forked(label_thirty_times, path, "human") as one, Forked(label_thirty_times, path, "vlm") as other:
+        assert [one.wait(), other.wait()] == [0, 0]
     history = Ledger(path).history(0)
     assert [v.number for v in history] == list(range(1, 61))
     for name in ("human", "vlm"):

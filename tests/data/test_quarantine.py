@@ -2,18 +2,18 @@
 
 import json
 import shutil
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
 from conftest import counting_episode, labeled_store, same_episode
 from plaudit.data.check import check, empty_quarantine
+from plaudit.data.ledger import Ledger
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store, is_store
 from plaudit.errors import StoreDamaged, StoreError
 from plaudit.types import Labels
-from waiting import stretch
+from processes import Forked
 
 
 @pytest.fixture
@@ -187,28 +187,24 @@ def test_the_quarantine_is_emptied_only_when_somebody_says_so(folder):
     assert check(folder).aside == [] and list((folder / "quarantine").iterdir()) == []
 
 
-LABELLER = """
-import sys
-from pathlib import Path
-from plaudit.data.ledger import Ledger
-from plaudit.types import Labels
-ledger = Ledger(Path(sys.argv[1]))
-print("ready", flush=True)
-for i in range(40):
-    ledger.append(0, Labels.from_cutoff(steps=4, cutoff=3, source="vlm", note=str(i)))
-"""
+def label_forty_times(path: Path) -> None:
+    """In a child process."""
+    ledger = Ledger(path)
+    print("ready", flush=True)
+    for i in range(40):
+        ledger.append(0, Labels.from_cutoff(steps=4, cutoff=3, source="vlm", note=str(i)))
 
 
 def test_no_label_is_lost_to_a_repair_that_runs_beside(folder):
-    job = subprocess.Popen([sys.executable, "-c", LABELLER, str(folder / "labels")], stdout=subprocess.PIPE, text=True)
-    assert job.stdout is not None and job.stdout.readline() == "ready\n"
-    mine, n = Store.open(folder).ledger, 0
-    while job.poll() is None:
-        (folder / "labels.head").unlink(missing_ok=True)
-        check(folder, repair=True)
-        mine.append(1, Labels.from_cutoff(steps=4, cutoff=3, source="human", note=str(n)))
-        n += 1
-    assert job.wait(timeout=stretch(60)) == 0
+    with Forked(label_forty_times, folder / "labels") as job:
+        assert job.readline() == "ready\n"
+        ours, n = Store.open(folder).ledger, 0
+        while job.poll() is None:
+            (folder / "labels.head").unlink(missing_ok=True)
+            check(folder, repair=True)
+            ours.append(1, Labels.from_cutoff(steps=4, cutoff=3, source="human", note=str(n)))
+            n += 1
+        assert job.wait() == 0
     ledger = Store.open(folder).ledger
     assert [v.line["note"] for v in ledger.history(0) if v.source == "vlm"] == [str(i) for i in range(40)]
     assert [v.line["note"] for v in ledger.history(1)[1:]] == [str(i) for i in range(n)]

@@ -1,7 +1,8 @@
 import os
-import subprocess
 import sys
+import time
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from plaudit.data.step_table import Returns, n_step_returns
 from plaudit.data.store import Store
 from plaudit.errors import DataError, MissingExtra, StoreDamaged
 from plaudit.types import Episode, Labels
-from waiting import stretch, wait_until
+from processes import Forked
+from waiting import wait_until
 
 
 def all_transitions(replay: ReplaySampler, draws: int = 40) -> dict[tuple[int, int], dict[str, np.ndarray]]:
@@ -241,36 +243,30 @@ def test_batches_over_several_segments_and_after_eviction(tmp_path):
     assert (batch.images["front"][:, 0, 0, 0] == batch.episode + batch.step).all()
 
 
-SAMPLER = """
-import sys, time
-from plaudit.data.replay import ReplaySampler
-from plaudit.data.store import Store
-replay, deadline = ReplaySampler(Store.open(sys.argv[1]), seed=0), time.monotonic() + 300
-print("ready", flush=True)
-newest = -1
-while newest < 99 and time.monotonic() < deadline:
-    time.sleep(0.001)
-    if replay.refresh():
-        batch = replay.sample(32)
-        assert (batch.images["front"][:, 0, 0, 0] == (batch.episode + batch.step) % 251).all()
-        assert (batch.next_images["front"][:, 0, 0, 0] == (batch.episode + batch.step + 1) % 251).all()
-        newest = max(newest, *batch.episode.tolist())
-print("saw", newest)
-"""
+def sample_to_the_end(folder: Path) -> None:
+    """In a child process."""
+    replay, deadline = ReplaySampler(Store.open(folder), seed=0), time.monotonic() + 300
+    print("ready", flush=True)
+    newest = -1
+    while newest < 99 and time.monotonic() < deadline:
+        time.sleep(0.001)
+        if replay.refresh():
+            batch = replay.sample(32)
+            assert (batch.images["front"][:, 0, 0, 0] == (batch.episode + batch.step) % 251).all()
+            assert (batch.next_images["front"][:, 0, 0, 0] == (batch.episode + batch.step + 1) % 251).all()
+            newest = max(newest, *batch.episode.tolist())
+    print("saw", newest)
 
 
 def test_another_process_samples_while_the_writer_evicts(tmp_path):
     store = Store.create(tmp_path / "s", capacity_episodes=6)
-    sampler = subprocess.Popen([sys.executable, "-c", SAMPLER, str(store.folder)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert sampler.stdout is not None and sampler.stdout.readline() == "ready\n"
+    with Forked(sample_to_the_end, store.folder) as sampler:
+        assert sampler.readline() == "ready\n"
         for i in range(100):
             frames = ((i + np.arange(4)) % 251).astype(np.uint8)[:, None, None, None]
             episode = Episode.of(frames={"front": np.tile(frames, (1, 4, 4, 3))}, actions=np.zeros((3, 1)))
             store.ledger.append(store.append(episode), Labels.from_cutoff(steps=3, cutoff=None, source="human"))
-        assert sampler.communicate(timeout=stretch(90))[0] == "saw 99\n"
-    finally:
-        sampler.kill()
+        assert sampler.read() == "saw 99\n"
 
 
 def test_a_long_run_of_evictions_does_not_grow_the_table(tmp_path):

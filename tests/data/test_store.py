@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
 from plaudit.errors import PlauditError, StoreDamaged, StoreError, StoreFull, StoreLocked
 from plaudit.types import Episode, Origin
-from waiting import stretch
+from processes import Forked
 
 
 def rich_episode(seed: int = 0, steps: int = 6) -> Episode:
@@ -80,33 +81,26 @@ def test_a_reader_sees_new_episodes_when_it_refreshes(store):
     assert reader.episode(1).steps == 3
 
 
-READER = """
-import sys, time
-from plaudit.data.store import Store
-store, seen, deadline = Store.open(sys.argv[1]), 0, time.monotonic() + 300
-print("ready", flush=True)
-while seen < 40 and time.monotonic() < deadline:
-    store.refresh()
-    for episode_id in store.ids[seen:]:
-        assert (store.episode(episode_id).frames["front"] == episode_id).all()
-        seen += 1
-    time.sleep(0.001)
-print("saw", seen)
-"""
+def read_forty(folder: Path) -> None:
+    """In a child process."""
+    store, seen, deadline = Store.open(folder), 0, time.monotonic() + 300
+    print("ready", flush=True)
+    while seen < 40 and time.monotonic() < deadline:
+        store.refresh()
+        for episode_id in store.ids[seen:]:
+            assert (store.episode(episode_id).frames["front"] == episode_id).all()
+            seen += 1
+        time.sleep(0.001)
+    print("saw", seen)
 
 
 def test_several_processes_read_while_one_writes(store):
-    command = [sys.executable, "-c", READER, str(store.folder)]
-    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    try:
-        assert [reader.stdout.readline() for reader in readers if reader.stdout] == ["ready\n"] * 2
+    with Forked(read_forty, store.folder) as one, Forked(read_forty, store.folder) as other:
+        assert [one.readline(), other.readline()] == ["ready\n"] * 2
         for i in range(40):
             frames = np.full((6, 16, 16, 3), i, np.uint8)
             store.append(Episode.of(frames={"front": frames}, actions=np.zeros((5, 1))))
-        assert [reader.communicate(timeout=stretch(90))[0] for reader in readers] == ["saw 40\n"] * 2
-    finally:
-        for reader in readers:
-            reader.kill()
+        assert [one.read(), other.read()] == ["saw 40\n"] * 2
 
 
 def test_a_second_writer_is_told_who_writes(store):

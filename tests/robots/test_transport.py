@@ -1,6 +1,6 @@
 import os
-import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from plaudit.robots.transport.messages import (
     encode_joint_state,
     encode_string,
 )
+from processes import Forked
 from twins import free_endpoint
 from waiting import wait_until
 
@@ -42,13 +43,11 @@ def test_all_transports_on_a_bus_receive_its_topics_until_closed():
     assert received == [b"1"]
 
 
-ECHO = """
-import sys, time
-from plaudit.robots.transport import ZenohConfig
-transport = ZenohConfig(connect=(), listen=(sys.argv[1],)).build()
-transport.subscribe("/ask", "kind", lambda data: transport.publish("/answer", "kind", data[::-1]))
-time.sleep(60)
-"""
+def echo(place: str) -> None:
+    """In a child process, until it is killed."""
+    transport = ZenohConfig(connect=(), listen=(place,)).build()
+    transport.subscribe("/ask", "kind", lambda data: transport.publish("/answer", "kind", data[::-1]))
+    time.sleep(60)
 
 
 def test_two_processes_talk_over_zenoh_also_after_one_was_restarted():
@@ -57,28 +56,25 @@ def test_two_processes_talk_over_zenoh_also_after_one_was_restarted():
     transport = ZenohConfig(connect=(place,)).build()
     transport.subscribe("/answer", "kind", received.append)
     for words in (b"live", b"stop"):
-        with subprocess.Popen([sys.executable, "-c", ECHO, place]) as process:
+        with Forked(echo, place):
 
             def answered(words: bytes = words) -> bool:
                 transport.publish("/ask", "kind", words)
                 return words[::-1] in received
 
             wait_until(answered)
-            process.kill()
     transport.close()
 
 
-REFLECT = """
-import sys, time
-from plaudit.robots.transport import CycloneConfig, ZenohConfig
-transport = {"cyclone": CycloneConfig, "zenoh": ZenohConfig}[sys.argv[1]].model_validate_json(sys.argv[2]).build()
-for kind in sys.argv[3:]:
-    name = kind.rsplit("/", 1)[1]
-    transport.subscribe(
-        f"/ask/{name}", kind, lambda data, kind=kind, name=name: transport.publish(f"/answer/{name}", kind, data)
-    )
-time.sleep(60)
-"""
+def reflect(config: CycloneConfig | ZenohConfig, *kinds: str) -> None:
+    """In a child process, until it is killed."""
+    transport = config.build()
+    for kind in kinds:
+        name = kind.rsplit("/", 1)[1]
+        transport.subscribe(
+            f"/ask/{name}", kind, lambda data, kind=kind, name=name: transport.publish(f"/answer/{name}", kind, data)
+        )
+    time.sleep(60)
 
 
 def config_of(transport: str) -> CycloneConfig | ZenohConfig:
@@ -103,8 +99,7 @@ def test_messages_of_each_type_come_back_whole_from_another_process(transport):
     ours = config.build()
     for kind in sent:
         ours.subscribe(f"/answer/{kind.rsplit('/', 1)[1]}", kind, partial(received.__setitem__, kind))
-    command = [sys.executable, "-c", REFLECT, transport, config.peer().model_dump_json(), *sent]
-    with subprocess.Popen(command) as process:
+    with Forked(reflect, config.peer(), *sent):
 
         def answered() -> bool:
             waiting = [kind for kind in sent if kind not in received]
@@ -115,7 +110,6 @@ def test_messages_of_each_type_come_back_whole_from_another_process(transport):
         try:
             wait_until(answered)
         finally:
-            process.kill()
             ours.close()
     assert decode_string(received[STRING]) == "pick up the cube"
     assert decode_joint_state(received[JOINT_STATE]).names == ("a", "b")

@@ -3,8 +3,7 @@
 import os
 import re
 import signal
-import subprocess
-import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
@@ -12,6 +11,7 @@ from socket import gethostname
 import numpy as np
 import pytest
 
+import plaudit.processes
 from conftest import counting_episode
 from counted_stores import counted_store
 from plaudit.data.store import Store
@@ -21,6 +21,7 @@ from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
 from plaudit.training.workers.handles import SerialHandle
 from plaudit.training.workers.labelers import WHO, HumanLabelWorker, LabelingWindowConfig, Mirror, Window
 from plaudit.types import Labeler
+from processes import FORKED_CHILDREN, Forked
 from waiting import wait_until
 
 NO_WINDOW = LabelingWindowConfig(open=False)
@@ -261,22 +262,19 @@ def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):
     assert window.status.startswith("the labeling window process was killed by SIGKILL; open it again with: plaudit")
 
 
-PARENT = """
-import sys, time
-from pathlib import Path
-from plaudit.training.workers.labelers import Window, LabelingWindowConfig
-window = Window(Path(sys.argv[1]), LabelingWindowConfig())
-window.show()
-print(window._child.pid, flush=True)
-time.sleep(60)
-"""
+def show_window(folder: Path) -> None:
+    """In a child process, until it is killed."""
+    plaudit.processes.subprocess = FORKED_CHILDREN  # type: ignore[assignment]
+    window = Window(folder, LabelingWindowConfig())
+    window.show()
+    print(window._child.pid, flush=True)
+    time.sleep(60)
 
 
 def test_the_window_closes_when_the_loop_is_killed(home):
-    with subprocess.Popen([sys.executable, "-c", PARENT, str(home.folder)], stdout=subprocess.PIPE) as parent:
-        pid = int(parent.stdout.readline())
+    with Forked(show_window, home.folder) as parent:
+        pid = int(parent.readline())
         wait_until(lambda: any((home.folder / "drafts").glob("*.json")))  # it is up
-        parent.kill()
     wait_until(lambda: ended(pid))
 
 

@@ -1,10 +1,9 @@
 """DraftStore: what a session leaves behind, however it ends, and what the next one finds."""
 
 import json
-import subprocess
-import sys
-import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +12,7 @@ from counted_stores import counted_store
 from plaudit.data.store import Store
 from plaudit.errors import StoreFull
 from plaudit.judges.human.session import OpenEpisodes, Session
+from processes import Forked
 
 
 @pytest.fixture
@@ -58,28 +58,19 @@ def test_another_persons_drafts_are_left_alone(folder):
         assert session.annotation.rle == "0x5"
 
 
-KILLED = """
-    import sys, time
-    from plaudit.judges.human.session import OpenEpisodes, Session
-    session = Session.open(sys.argv[1])
+def label_and_wait(folder: Path) -> None:
+    """In a child process, until it is killed."""
+    session = Session.open(folder)
     for frame in range(3):
         session.cursor.seek(frame)
         session.label(True)
         print(session.annotation.rle, flush=True)
     time.sleep(60)
-"""
-
-
-def run(program: str, *arguments: object) -> subprocess.Popen:
-    words = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
 
 
 def test_after_kill_9_every_change_is_there(folder):
-    process = run(KILLED, folder)
-    told = [process.stdout.readline().strip() for _ in range(3)]
-    process.kill()
-    process.wait()
+    with Forked(label_and_wait, folder) as process:
+        told = [process.readline().strip() for _ in range(3)]
     with Session.open(folder) as session:
         assert session.annotation.rle == told[-1] == "1x3 ?x2"
         assert session.cursor.frame == 2
@@ -138,13 +129,10 @@ def test_sessions_of_one_process_share_a_store_and_complete_at_once(tmp_path):
 
 
 def test_drafts_of_two_killed_sessions_are_brought_together(folder):
-    processes = []
-    for _ in range(2):
-        processes.append(run(KILLED, folder))
-        processes[-1].stdout.readline()
-    for process in processes:
-        process.kill()
-        process.wait()
+    with Forked(label_and_wait, folder) as one:
+        assert one.readline()
+        with Forked(label_and_wait, folder) as other:
+            assert other.readline()
     with Session.open(folder) as session:
         assert set(session.drafts.state.drafts) == {0, 1}
         assert len(list((folder / "drafts").glob("*.json"))) == 1

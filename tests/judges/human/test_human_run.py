@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 from lerobot_v21 import write_v21
@@ -17,6 +18,8 @@ from plaudit.judges.human import app
 from plaudit.judges.human.app import check_display
 from plaudit.judges.human.session import Session
 from plaudit.types import Labeler
+from processes import Forked
+from waiting import wait_until
 
 
 def test_a_store_is_labeled_as_it_is(tmp_path):
@@ -126,10 +129,9 @@ def test_nothing_but_the_window_imports_qt_or_torch():
     assert subprocess.run([sys.executable, "-c", textwrap.dedent(program)]).returncode == 0
 
 
-LABELLED = """
-    import sys
-    from pathlib import Path
-    from plaudit.judges.human import app, window
+def label_at_once(folder: Path) -> None:
+    """In a child process, which shows its window until Ctrl-C."""
+    from plaudit.judges.human import window
 
     class Quick(window.LabelWindow):
         def showEvent(self, event):
@@ -137,18 +139,17 @@ LABELLED = """
                 self.act(name)
             print("shown", flush=True)
 
-    window.LabelWindow = Quick
-    done = app.run_labeling_app(Path(sys.argv[1]), name="lab")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window, "LabelWindow", Quick)
+        done = app.run_labeling_app(folder, name="lab")
     print(done.count, done.left, done.drafts, done.store.name, flush=True)
-"""
 
 
 def test_ctrl_c_in_the_terminal_closes_the_window_and_what_was_done_is_said(tmp_path):
     folder = counted_store(tmp_path / "store")
-    words = [sys.executable, "-c", textwrap.dedent(LABELLED), str(folder)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout.readline() == "shown\n"
+    with Forked(label_at_once, folder) as process:
+        wait_until(lambda: process.readline() == "shown\n")
         process.send_signal(signal.SIGINT)
-        assert process.stdout.readline() == "1 2 1 store\n"
+        assert process.read().endswith("1 2 1 store\n")
     assert process.returncode == 0
     assert Store.open(folder).ledger.labels(0).labeler == Labeler("lab")

@@ -1,22 +1,24 @@
 """The window, without a screen: what it shows, what arrives, how it ends. (Its controls: test_human_controls.py)"""
 
-import subprocess
-import sys
-import textwrap
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QImage
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
 
 from counted_stores import add_episode, counted_store, judged, open_window
 from plaudit.data.store import Store
 from plaudit.judges.human import palette
 from plaudit.judges.human.session import ACTIONS, Session, replay_actions
 from plaudit.judges.human.timeline import x_of
+from plaudit.judges.human.window import LabelWindow
 from plaudit.types import Episode
-from waiting import stretch
+from processes import Forked
+from waiting import stretch, wait_until
 
 Key, Held, LEFT = Qt.Key, Qt.KeyboardModifier, Qt.MouseButton.LeftButton
 
@@ -206,28 +208,20 @@ def test_closing_the_window_keeps_the_draft(qtbot, folder):
         assert (session.annotation.rle, session.cursor.frame) == ("0x4 1x1", 4)
 
 
-KILLED = """
-    import sys
-    from PySide6.QtCore import Qt
-    from PySide6.QtTest import QTest
-    from PySide6.QtWidgets import QApplication
-    from plaudit.judges.human.session import Session
-    from plaudit.judges.human.window import LabelWindow
+def label_by_keys(folder: Path) -> None:
+    """In a child process, until it is killed."""
     app = QApplication([])
-    window = LabelWindow(Session.open(sys.argv[1]))
+    window = LabelWindow(Session.open(folder))
     window.show()
     for key in (Qt.Key.Key_F, Qt.Key.Key_End, Qt.Key.Key_1):
         QTest.keyClick(window, key)
     print(window.session.annotation.rle, flush=True)
     app.exec()
-"""
 
 
 def test_a_window_that_is_killed_loses_nothing(folder):
-    words = [sys.executable, "-c", textwrap.dedent(KILLED), str(folder)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout.readline().strip() == "0x4 1x1"
-        process.kill()
+    with Forked(label_by_keys, folder) as process:
+        wait_until(lambda: process.readline().strip() == "0x4 1x1")
     with Session.open(folder) as session:
         assert (session.annotation.rle, session.cursor.frame) == ("0x4 1x1", 4)
         session.undo()
