@@ -194,7 +194,6 @@ def _output(process: Forked, *, ok: bool = True) -> str:
 def _plaudit(*words: str) -> None:
     from plaudit.cli import common, main
 
-    plaudit.processes.subprocess = FORKED_CHILDREN  # type: ignore[assignment]
     for console in (common.out, common.err):
         console.__init__(stderr=console.stderr)  # it looks for a terminal only when it is made
     sys.argv = ["plaudit", *words]
@@ -285,4 +284,6 @@ def _enter(
     os.environ.update(env)
     os.chdir(cwd)
     sys.path.insert(0, cwd)
+    # Also those with limits of their own, which a shell would set: a process that decodes one file would import first.
+    plaudit.processes.subprocess = SimpleNamespace(**{**vars(FORKED_CHILDREN), "Popen": _Child})  # type: ignore[assignment]
     function(*arguments)

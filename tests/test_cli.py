@@ -149,7 +149,7 @@ def test_a_path_with_brackets_is_shown_as_it_is(tmp_path):
 
 
 def test_ctrl_c_keeps_what_was_imported_and_the_same_command_goes_on(tmp_path):
-    write_v21(tmp_path / "in", lengths=(40,) * 40)
+    write_v21(tmp_path / "in", lengths=(20,) * 40)
     with start_plaudit("data", "import", "in", "s", cwd=tmp_path) as process:
         while not ((tmp_path / "s/journal").is_file() and b'"op":"episode"' in (tmp_path / "s/journal").read_bytes()):
             time.sleep(0.01)

@@ -39,6 +39,7 @@ KINDS = {
     "fine-tuned": ImageEncoderConfig(**EFFICIENT, frozen=False, shared=True),
     "fine-tuned, softmax": ImageEncoderConfig(**EFFICIENT, frozen=False, pooling="spatial_softmax"),
 }
+SLOW = ("fine-tuned",)  # one that shares its network and one that is fine-tuned are tested apart
 
 
 def cache(encoder: FrozenEncoder, folder: Path) -> FeatureCache:
@@ -80,7 +81,10 @@ def test_frames_are_cut_into_patches_only_if_every_encoder_takes_them():
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
-        *((kind, SacConfig(policy_update_freq=1)) for kind in KINDS),
+        *(
+            pytest.param(kind, SacConfig(policy_update_freq=1), marks=[pytest.mark.slow] * (kind in SLOW))
+            for kind in KINDS
+        ),
         *((kind, QChunkConfig(num_samples=2)) for kind in ("cnn, shared", "cloned")),
     ],
     ids=lambda value: value if isinstance(value, str) else value.type,

@@ -37,8 +37,8 @@ LATER = (  # these neither
 )
 NO_DEMOS = 20_002_617  # people excluded some demonstrations, and the judge cannot label the others
 # Short runs that together have every schedule, judge and kind of fault, and those that take longer.
-FEW = (2, 3, 4, 5, 8, 10, 13, 14, 15, 18, 44, 55, 60, 83, 87, 111, 119, 438, *BEFORE_TELEOP[3:6], NO_DEMOS)
-MANY = (*sorted({*range(24), *BEFORE_TELEOP} - {*FEW}), *range(1000, 4000))
+FEW = (2, 3, 4, 5, 10, 13, 14, 15, 18, 44, 55, 60, 83, 87, 111, 119, *BEFORE_TELEOP[3:6], NO_DEMOS)
+MANY = (*sorted({*range(24), 438, *BEFORE_TELEOP} - {*FEW}), *range(1000, 4000))
 PLAIN = Scenario(5, "online", "simulator", {"env.fails": False}, episodes=8)
 
 

@@ -11,7 +11,6 @@ from socket import gethostname
 import numpy as np
 import pytest
 
-import plaudit.processes
 from conftest import counting_episode
 from counted_stores import counted_store
 from plaudit.data.store import Store
@@ -21,7 +20,7 @@ from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
 from plaudit.training.workers.handles import SerialHandle
 from plaudit.training.workers.labelers import WHO, HumanLabelWorker, LabelingWindowConfig, Mirror, Window
 from plaudit.types import Labeler
-from processes import FORKED_CHILDREN, Forked
+from processes import Forked
 from waiting import wait_until
 
 NO_WINDOW = LabelingWindowConfig(open=False)
@@ -264,7 +263,6 @@ def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):
 
 def show_window(folder: Path) -> None:
     """In a child process, until it is killed."""
-    plaudit.processes.subprocess = FORKED_CHILDREN  # type: ignore[assignment]
     window = Window(folder, LabelingWindowConfig())
     window.show()
     print(window._child.pid, flush=True)

@@ -19,12 +19,12 @@ from plaudit.training.workers.group import LocalWorkerGroup
 from plaudit.types import Observation
 from training_runs import create, train
 
-CAMERAS = "env=lift env.obs=pixels env.cameras=[front,wrist] env.image_size=[16,16] env.max_steps=24 demos.scripted=2 "
+CAMERAS = "env=lift env.obs=pixels env.cameras=[front,wrist] env.image_size=[16,16] env.max_steps=20 demos.scripted=2 "
 CLONED = CAMERAS + "policy.encoder=cloned policy.encoder.clone_updates=3 policy.encoder.clone_batch_size=8 "
-IMAGENET = CAMERAS.replace("16,16", "32,32").replace(",wrist", "").replace("max_steps=24", "max_steps=12")
+IMAGENET = CAMERAS.replace("16,16", "32,32").replace(",wrist", "").replace("max_steps=20", "max_steps=12")
 IMAGENET += "policy.encoder=efficientnet_lite0 policy.encoder.features=8 run.max_steps=20 run.checkpoint_freq=10 "
 SAC = "learner=sac learner.hidden_dims=[16] learner.utd_ratio=0.1 learner.batch_size=16 learner.random_steps=0 "
-RUN = "run.num_envs=1 run.max_steps=40 run.checkpoint_freq=20 evaluation.freq=1000 evaluation.episodes=1 "
+RUN = "run.num_envs=1 run.max_steps=32 run.checkpoint_freq=16 evaluation.freq=1000 evaluation.episodes=1 "
 PPO = "learner=ppo learner.hidden_dims=[16] learner.update_epochs=1 learner.pretrain_updates=2 "
 
 

@@ -20,6 +20,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Self
 
@@ -141,9 +142,8 @@ def bootstrap(
     """
     from scipy.special import ndtri, stdtrit
 
-    resampled = np.random.default_rng(0).multinomial(episodes, np.full(episodes, 1 / episodes), size=DRAWS)
     with np.errstate(invalid="ignore"):
-        value, *draws = statistic(np.concatenate([np.ones((1, episodes)), resampled])).tolist()
+        value, *draws = statistic(_resampled(episodes)).tolist()
     defined = [draw for draw in draws if not math.isnan(draw)]
     if math.isnan(value) or not defined:
         return NOT_MEASURED
@@ -153,6 +153,15 @@ def bootstrap(
     factor = stdtrit(count - 1, 0.975) / ndtri(0.975) * math.sqrt(count / (count - 1))
     low, high = value + factor * (np.quantile(defined, (0.025, 0.975)) - value)
     return Interval(value, float(max(min(low, value), limits[0])), float(min(max(high, value), limits[1])))
+
+
+@lru_cache(maxsize=2)  # the figures of a judge are of the same episodes
+def _resampled(episodes: int) -> AnyArray:
+    """[1 + D, E] how often each episode counts: once, and then as it is drawn."""
+    drawn = np.random.default_rng(0).multinomial(episodes, np.full(episodes, 1 / episodes), size=DRAWS)
+    weights = np.concatenate([np.ones((1, episodes)), drawn])
+    weights.flags.writeable = False
+    return weights
 
 
 def episode_rate(count: AnyArray, total: AnyArray) -> Interval:
