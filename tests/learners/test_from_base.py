@@ -1,6 +1,7 @@
 """Learners that improve a trained policy, against their formulas, on windows small enough to follow."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from conftest import counting_episode, labeled_store
 from plaudit.config import parse
 from plaudit.contracts import check_learner
+from plaudit.data.batch import to_torch
 from plaudit.data.demonstrations import InterventionConfig
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.data.replay import ReplaySampler
@@ -81,6 +83,13 @@ class FirstAction(torch.nn.Module):
         self, features: torch.Tensor, actions: torch.Tensor, members: torch.Tensor | None = None
     ) -> torch.Tensor:
         return actions[:, 0].expand(3 if members is None else len(members), -1)
+
+
+class SumOfActions(torch.nn.Module):
+    """Critics that value a chunk by the sum of its actions."""
+
+    def forward(self, features: torch.Tensor, actions: torch.Tensor, members: torch.Tensor | None) -> torch.Tensor:
+        return actions.sum(dim=1)[None]
 
 
 @pytest.mark.parametrize(("config", "options"), ALL, ids=NAMES)
@@ -440,6 +449,19 @@ def test_the_target_of_steering_values_the_actions_that_followed(base: Path):
         expected = (values - batch.reward - 0.9 * following).square().mean(dim=1).sum()
     assert (learner.replay_options["n_step"], learner.replay_options["horizon"]) == (2, 4)
     assert float(learner.update(batch)["loss/critic"]) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_steering_values_no_action_that_the_time_limit_cut_off(base: Path, tmp_path: Path):
+    actions = np.arange(6, dtype=np.float32)[:, None] / 10
+    store = labeled_store(tmp_path / "s", replace(counting_episode(6), actions=actions))  # without a success
+    learner = Steer(SteerConfig(base=base, gamma=0.9, num_critics=2, num_subsample_critics=2), SPACES)
+    says(learner.net.policy.critic, 0.0, 0.0)
+    learner.net.target_critic = SumOfActions()  # type: ignore[assignment]
+    batch = ReplaySampler(store, **{**learner.replay_options, "cameras": ()}, seed=0).sample(64)
+    assert set(batch.step.tolist()) == {0, 1, 2}  # two actions, and two that were executed after them
+    targets = 0.81 * (2 * batch.step + 5) / 10  # a_(t+2) + a_(t+3)
+    loss = learner.update(to_torch(batch, "cpu"))["loss/critic"]
+    assert float(loss) == pytest.approx(2 * float(np.mean(targets**2)), rel=1e-5)
 
 
 def test_steering_executes_the_best_of_the_policys_own_chunks(base: Path):

@@ -31,7 +31,7 @@ from plaudit.data.rewards import RewardConfig
 from plaudit.data.segments import STEPS, camera_column
 from plaudit.data.step_table import Returns, StepTable, history_window
 from plaudit.data.store import Store
-from plaudit.errors import DataError
+from plaudit.errors import DataError, format_count
 from plaudit.types import AnyArray, Batch, FloatArray
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class ReplaySampler:
         gamma: float = 0.99,
         n_step: int = 1,
         horizon: int | None = None,
+        whole_windows: bool = False,
         history: int = 0,
         sources: Sequence[Collection[str] | None] = (),
         cameras: Collection[str] | None = None,
@@ -101,6 +102,7 @@ class ReplaySampler:
         """
         shares: of each batch, one a store (or part, with interventions), summing to 1; equal when not given
         horizon: windows of this many actions, `[B, H, A]`; None for single actions, `[B, A]`
+        whole_windows: leave out windows of `horizon` actions that the time limit cuts short
         history: earlier observations of the episode in front of each, `[B, 1 + history, ...]`; 0: none, `[B, ...]`
         sources: of each store, whose labels count ("human", "classifier", ...); None, or () for all stores: whoever
             counts by the store's order of sources
@@ -128,7 +130,8 @@ class ReplaySampler:
         if interventions is not None and len(stores) > 2:
             raise DataError(f"interventions need one store of demonstrations at most, got {len(stores) - 1}")
         recorded = trust_terminated or [True] * len(stores)
-        returns = [Returns(gamma, n_step, reward or RewardConfig(), terminate_on_success, ends) for ends in recorded]
+        rewards, whole = reward or RewardConfig(), (horizon or 1) if whole_windows else 0
+        returns = [Returns(gamma, n_step, rewards, terminate_on_success, ends, whole) for ends in recorded]
         whose = sources or [None] * len(stores)
         if len(whose) != len(stores) or any(isinstance(names, str) for names in whose):
             raise DataError(f"sources must be one set of names a store, got {sources} for {len(stores)} stores")
@@ -280,7 +283,10 @@ class ReplaySampler:
         sources = self._sources()
         if not sources:
             stores = (table.store for table in self._tables)
-            has = "; ".join(f"{s.folder} has {len(s)} episodes and {len(s.ledger)} labels" for s in stores)
+            has = "; ".join(
+                f"{s.folder} has {format_count(len(s), 'episode')} and {format_count(len(s.ledger), 'label')}"
+                for s in stores
+            )
             raise DataError(f"there is nothing to sample yet: {has}")
         shares = np.array([source.share for source in sources])
         if shares.sum() == 0:  # only stores with a share of 0 have steps

@@ -67,6 +67,7 @@ class Returns:
     reward: RewardConfig = field(default_factory=RewardConfig)
     terminate_on_success: bool = True  # the first success is terminal, and no step after it is used
     trust_terminated: bool = True  # so is the last step of an episode that was recorded as ended or marked a failure
+    whole: int = 0  # windows of this many actions are left out where the time limit cuts them short; 0: none
 
 
 class StepTable:
@@ -251,6 +252,9 @@ class StepTable:
         if self.interventions is not None and self.interventions.successes:
             by_person = steps_to_clone(self._control_mode(entry), demonstrations=self._demonstrations)
             block["cloned"] = block["left"] if labels.success_once else by_person
+        if self.returns.whole:
+            ends = np.maximum.accumulate(signal.terminal[::-1])[::-1]  # whether a terminal step follows, or is this one
+            block["valid"] &= (block["left"] >= self.returns.whole) | ends
         if line["repeated"] == "first":
             block["valid"][0] = False
         if line["repeated"] == "last":

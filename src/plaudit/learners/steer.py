@@ -7,10 +7,12 @@ behind a server. It is sampled when it acts and never in an update, so a slow on
                 target = r_1 + .. + gamma^h Q'(s_h, a_(h+1)..a_2h), which are in the same window of replay
     policy      the best of N chunks. Newer episodes were chosen by newer critics, and the values follow.
 
-Critics do not learn from a window that the time limit cut short. They do from one in which the episode terminated.
+Critics do not learn from a window of 2h actions that the time limit cut short: the actions that would follow were never
+executed. They do from one in which the episode terminated, after which nothing follows.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,6 +71,11 @@ class Steer(CriticLearner):
         """The valued actions with their rewards, and the actions that follow them."""
         return {"n_step": self.config.backup_horizon, "horizon": 2 * self.config.backup_horizon}
 
+    @property
+    def replay_options(self) -> Mapping[str, Any]:
+        """Without windows that the time limit cut short."""
+        return {**super().replay_options, "whole_windows": True}
+
     def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout in simulation: the policy is sampled for one environment after the other."""
         seed = self.rollout_rng(explore=explore).initial_seed()
@@ -96,7 +103,7 @@ class Steer(CriticLearner):
         actions = clip_actions(batch.actions)
         with torch.no_grad():
             subset = sample_critics(config.num_subsample_critics, config.num_critics, self.rng)
-            following = actions[:, valued:].flatten(1)  # past the end of an episode its last action again
+            following = actions[:, valued:].flatten(1)  # past the end its last action again: see `whole_windows`
             values = self.net.target_critic(self.net.target_encoder(policy.units.scaled(next_obs)), following, subset)
             target = batch.reward + batch.discount * values.mean(dim=0)
         values = policy.critic(policy.features(obs), actions[:, :valued].flatten(1))
