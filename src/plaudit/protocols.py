@@ -221,7 +221,7 @@ class InferenceEngine(Protocol):
     inference_summary: str  # how long its policy takes, for people; "" where that was not measured
     emergency_stop: Any  # `plaudit.robots.limits.EmergencyStop` of the robot, for whoever watches it
     recording: Any  # `plaudit.rollout.recording.EpisodeBuffer` of the running episode; None between episodes
-    preview: Any  # an `EpisodeBuffer` of one row that `look` fills; None: nobody looks
+    preview: Any  # an `EpisodeBuffer` of one row that `look` fills; None: no viewer
 
     @property
     def latency(self) -> Any:

@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from drawn import drawn_figures, overlaps
+from plaudit.report import page
 from plaudit.report.plots import (
     FAILURE,
     SMALL,
@@ -113,3 +114,10 @@ def test_a_timeline_has_a_strip_of_the_reference_and_a_gap_where_there_is_none()
 def test_an_outcome_strip_joins_equal_neighbors():
     svg = outcome_strip({"judge": [1, 1, 0], "reference": [math.nan] * 3}, title="t", x="episode", first=7)
     assert sorted(colors(svg)) == ["failure", "none", "success"]
+
+
+def test_a_chart_that_is_not_a_wide_one_fits_on_a_phone():
+    """A column of a phone of 360 pixels has 332."""
+    small = line_chart({"": [[(0, 1), (1, 2)]]}, title="loss", x="step", size=SMALL)
+    for svg in (small, interval_chart({"a": (0.5, 0.4, 0.6)}, [True], title="rate", mark=None)):
+        assert int(re.findall(r"min-width: (\d+)px", page.chart(svg))[0]) <= 332

@@ -172,7 +172,7 @@ class Certificate(Config):
 
     @property
     def line(self) -> str:
-        """Summary in one sentence, for commands that use the judge."""
+        """One-line summary for commands that use the judge."""
         figures = self.figures
         area, false = figures["frame_roc_auc"], figures["fpr"]
         tried = [control for control in self.controls if control.frames]

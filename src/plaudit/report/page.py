@@ -74,11 +74,11 @@ def key_value_table(values: Mapping[str, str]) -> Markup:
 
 
 def chart(svg: Markup) -> Markup:
-    """A drawing of report/plots.py. It fills its row up to 1.5 times its size; on a phone it scrolls."""
+    """A drawing of report/plots.py. It fills its row up to 1.5 times its size; a wide one scrolls on a phone."""
     width = re.search(r'width="([\d.]+)"', svg)
     own = 390 if width is None else float(width[1])
     size = f"flex-basis: {own:.0f}px; max-width: min(100%, {1.5 * own:.0f}px)"
-    inner = fill('<div style="min-width: {}px">{}</div>', f"{0.8 * own:.0f}", svg)
+    inner = fill('<div style="min-width: {}px">{}</div>', f"{0.7 * own:.0f}", svg)
     return fill('<div class="chart" style="{}">{}</div>', size, inner)
 
 
