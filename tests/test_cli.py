@@ -247,3 +247,15 @@ def test_an_import_with_its_output_in_a_file_reports_its_progress(tmp_path, monk
     monkeypatch.setattr(Store, "append", slow)
     said = plaudit("data", "import", "in", "s", cwd=tmp_path)
     assert "importing: 1 of 4 (25%), 0:01:00 elapsed, about 0:03:00 left" in said
+
+
+def test_counts_of_one_are_singular(tmp_path):
+    write_v21(tmp_path / "in")
+    (tmp_path / "cutoffs.json").write_text('{"0": 6}')
+    said = plaudit("data", "import", "in", "all", cwd=tmp_path)
+    said = plaudit("data", "export", "all", "one", "--episodes", 0, cwd=tmp_path)
+    said += plaudit("data", "import", "one", "store", cwd=tmp_path)
+    for words in (["label", "store", "cutoffs.json"], ["check", "store"], ["info", "store"]):
+        said += plaudit("data", *words, cwd=tmp_path)
+    assert said.count("1 episode") >= 4
+    assert not re.search(r"\b1 (episode|label version|line)s\b", said), said

@@ -21,10 +21,10 @@ evaluation: {episodes: 1}
 def test_collect_fills_a_store_and_adds_only_what_is_missing(tmp_path):
     words = ["collect", "store", *SMALL, "--target-success", 1]
     said = plaudit(*words, "--target-failure", 2, "--camera", "wrist", cwd=tmp_path, alone=True)
-    assert "store has 1 successes and 2 failures, 3 of them new" in said
+    assert "store has 1 success and 2 failures, 3 of them new" in said
     assert Store.open(tmp_path / "store").episode(0).frames["wrist"].shape[1:] == (8, 12, 3)
     said = plaudit(*words, "--max-negative-trajectories", 3, "--camera", "wrist", cwd=tmp_path)
-    assert "store has 1 successes and 3 failures, 1 of them new" in said
+    assert "store has 1 success and 3 failures, 1 of them new" in said
     seeds = [episode.meta["seed"] for _, episode in Store.open(tmp_path / "store")]
     assert len(set(seeds)) == 4 and seeds[3] > max(seeds[:3])
 

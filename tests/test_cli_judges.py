@@ -313,7 +313,7 @@ def test_a_cascade_labels_what_its_stages_may_and_asks_a_human_about_the_rest(ru
     words = ("--judge", "cascade", "stages=[first.yaml,human]", "check=0", "budget=1", "--allow-code", "brightness")
     said = " ".join(run("label", "new", *words).split())
     assert "2 episodes of new labeled by cascade (1 called a success), 1 left undecided" in said
-    assert "decided by BrightnessConfig 67%, human 0%; 1 episodes are undecided" in said
+    assert "decided by BrightnessConfig 67%, human 0%; undecided: 1 episode" in said
     assert "1 of the undecided wait for a human, about 0.5 minutes: plaudit label new --judge human" in said
     assert json.loads((tmp_path / "new/label_requests.json").read_text()) == [1]
     Store.open(tmp_path / "new").ledger.append(1, Labels.from_cutoff(steps=STEPS, cutoff=3, source="human"))

@@ -45,7 +45,7 @@ def test_a_store_of_failures_is_refused_unless_they_are_asked_for(tmp_path):
     said = plaudit("train-policy", "demos", *SMALL, "-o", "taught", cwd=tmp_path, ok=False)
     assert "demos has no episode to clone: 1 failed" in said and "fit.include_failures=true" in said
     words = ("fit.include_failures=true", "-o", "taught")
-    assert "cloning 1 of 1 episodes: 1 failed" in plaudit("train-policy", "demos", *SMALL, *words, cwd=tmp_path)
+    assert "cloning 1 of 1 episode: 1 failed" in plaudit("train-policy", "demos", *SMALL, *words, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(

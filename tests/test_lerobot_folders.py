@@ -35,7 +35,7 @@ COMMANDS_WITH_A_STORE = {
     "data sheet": (["0"], "shows episode 0"),
     "data stats": ([], "stats.json has the statistics"),
     "data order": (["newest"], "The newest label counts, whoever gave it (newest)."),
-    "data label": (["bottle.json"], "1 episodes labeled"),
+    "data label": (["bottle.json"], "1 episode labeled"),
 }
 # Of these the argument comes later, a model has to be there, or the command runs until it is stopped.
 ELSEWHERE = {"judge exam", "judge explain", "judge tune", "judge serve", "judge plan", "serve", "data view"}

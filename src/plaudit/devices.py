@@ -7,7 +7,7 @@ from inspect import unwrap
 import torch
 from torch import nn
 
-from plaudit.errors import DeviceError
+from plaudit.errors import DeviceError, format_count
 
 
 def resolve_device(name: str) -> torch.device:
@@ -21,7 +21,7 @@ def resolve_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         raise DeviceError(
-            f"there is no device '{name}' here; this machine has {count} GPU{'' if count == 1 else 's'} that torch can "
+            f"there is no device '{name}' here; this machine has {format_count(count, 'GPU')} that torch can "
             "use; write auto, or cpu"
         )
     return device

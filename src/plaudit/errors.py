@@ -234,3 +234,9 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
         return f"did you mean '{close[0]}'?"
     more = f" and {len(choices) - MAX_CHOICES} more" if len(choices) > MAX_CHOICES else ""
     return f"known: {', '.join(choices[:MAX_CHOICES])}{more}" if choices else "there are none"
+
+
+def format_count(count: int, noun: str) -> str:
+    """1 episode, 2,000 episodes, 0 successes."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{plural * (count != 1)}"

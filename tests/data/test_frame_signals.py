@@ -168,7 +168,7 @@ def other_recording(path):
 
 def fewer_episodes(path):
     rewritten(path, {OLD + b"provenance": b'{"dataset": {"total_episodes": 1}}'})
-    return "it is about a data set of 1 episodes, and"
+    return "it is about a data set of 1 episode, and"
 
 
 def more_episodes(path):

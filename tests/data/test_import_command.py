@@ -14,6 +14,7 @@ from test_zarr import pusht, write_buffer
 
 from command import plaudit
 from plaudit.data.store import Store
+from plaudit.errors import format_count
 
 SECTION = (Path(__file__).parents[2] / "docs/data.md").read_text().split("### Columns by name")[1].split("\n### ")[0]
 LINES = re.findall(r"^plaudit data import .*$", SECTION.replace("\\\n", " "), flags=re.MULTILINE)
@@ -52,6 +53,6 @@ def test_the_command_of_the_page_imports_every_episode(tmp_path, line):
     WRITERS[words[3]](tmp_path / words[3])
     said = plaudit(*words[1:], cwd=tmp_path)
     store = Store.open(tmp_path / "episodes")
-    assert f"{len(store.ids)} episodes imported into episodes" in said and store.ids
+    assert f"{format_count(len(store.ids), 'episode')} imported into episodes" in said and store.ids
     assert store.episode(0).frames and store.episode(0).actions.shape[1]
     assert f"{len(store.ids)} were here already" in plaudit(*words[1:], cwd=tmp_path)

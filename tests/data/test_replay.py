@@ -55,6 +55,17 @@ def test_episodes_that_are_held_back_come_when_as_many_newer_ones_are_labeled(tm
     assert replay.refresh() == 4 and {episode for episode, _ in all_transitions(replay)} == {0, 1}
 
 
+def test_whole_windows_end_where_the_time_limit_does_or_where_the_episode_terminated(tmp_path):
+    def steps(cutoff: int | None, name: str) -> set[int]:
+        store = labeled_store(tmp_path / name, counting_episode(6), cutoff=cutoff)
+        replay = ReplaySampler(store, n_step=2, horizon=4, whole_windows=True, seed=0)
+        return {step for _, step in all_transitions(replay)}
+
+    assert steps(None, "cut") == {0, 1, 2}
+    assert steps(6, "solved") == {0, 1, 2, 3, 4, 5}
+    assert steps(5, "solved_before") == {0, 1, 2, 3, 4}
+
+
 def test_no_transition_crosses_from_one_episode_into_the_next(tmp_path):
     store = labeled_store(tmp_path / "s", *(counting_episode(4, first=20 * i) for i in range(10)))
     for (episode, _), row in all_transitions(ReplaySampler(store, n_step=3, horizon=3, seed=0)).items():
@@ -145,7 +156,7 @@ def test_only_the_judges_in_charge_count(tmp_path):
     assert {
         float(r["reward"]) for r in all_transitions(ReplaySampler(store, sources=({"human"},), seed=0)).values()
     } == {0}
-    with pytest.raises(DataError, match=r"nothing to sample yet: .* has 1 episodes and 2 labels"):
+    with pytest.raises(DataError, match=r"nothing to sample yet: .* has 1 episode and 2 labels"):
         ReplaySampler(store, sources=({"vlm"},)).sample(4)
 
 

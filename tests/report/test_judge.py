@@ -77,7 +77,7 @@ def charts(page: str) -> list[str]:
 
 def test_the_summary_has_the_error_rates_and_the_number_of_episodes(tmp_path):
     page = report(tmp_path)
-    assert "It predicts success for 1 of 1 successes and 0 of 1 failures." in page
+    assert "It predicts success for 1 of 1 success and 0 of 1 failure." in page
     assert "Measured on 2 held-out episodes, 7 frames: median success-onset error 1 frame, false-positive rate" in page
     assert "<title>The &lt;judge&gt;</title>" in page
 

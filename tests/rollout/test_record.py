@@ -141,7 +141,7 @@ def test_a_person_corrects_a_policy_by_the_keys_of_demonstrations(horizon, tmp_p
         run.press("uu")
         time.sleep(stretch(1))  # up, until the policy acts again
         run.press("s")
-        run.expect("the episode was marked as a success", "demos: 1 of 1 episodes")
+        run.expect("the episode was marked as a success", "demos: 1 of 1 episode")
         assert run.wait() == 0
     (episode,) = [episode for _, episode in Store.open(tmp_path / "demos")]
     by_person = episode.control_mode == HUMAN
@@ -161,7 +161,7 @@ def test_the_keyboard_moves_where_the_operator_has_a_gamepad(tmp_path):
             run.press("u")
             time.sleep(stretch(1))
             buttons.write(EVENT.pack(0, 1, BUTTON, 0))  # success
-            run.expect("demos: 1 of 1 episodes")
+            run.expect("demos: 1 of 1 episode")
     (episode,) = [episode for _, episode in Store.open(tmp_path / "demos")]
     assert episode.actions[:, 2].max() == 0.25
 

@@ -45,7 +45,7 @@ def told(lab: Path) -> list[tuple[str, str]]:
 
 def test_one_episode_leaves_a_page(lab):
     said = plaudit("online", *LAMP.split(), "run.max_episodes=1", cwd=lab)
-    assert "runs/run: 1 episodes, 6 updates, policy v" in said
+    assert "runs/run: 1 episode, 6 updates, policy v" in said
     assert [what for what, _ in told(lab)] == ["started", "judge", "ended"]
     assert "certificate: none; plaudit judge exam" in told(lab)[1][1]
     assert "1 episode, 12 steps, 6 updates" in (lab / "runs/run/report.html").read_text()
@@ -67,7 +67,7 @@ def test_without_flags_the_workers_are_threads_of_this_process(lab):
 def test_a_learner_of_the_users_own_is_found_by_its_dotted_path_and_goes_on(lab):
     words = LAMP.replace(SAC, "learner=own_learner:ImitationConfig")
     said = plaudit("online", *words.split(), "run.max_episodes=1", cwd=lab)
-    assert "runs/run: 1 episodes, 6 updates, policy v" in said
+    assert "runs/run: 1 episode, 6 updates, policy v" in said
     assert "glow:GlowConfig with own_learner:ImitationConfig, online" in (lab / "runs/run/report.html").read_text()
     assert (lab / "runs/run/policy/policy.yaml").exists()
     plaudit("online", *words.split(), "run.max_episodes=2", cwd=lab)

@@ -119,7 +119,7 @@ def test_a_training_in_one_process_says_what_it_does_now(tmp_path, monkeypatch):
     }
     assert working == {"collecting": ["simulation", "judge"], "updating": ["learner"], "evaluating": ["evaluation"]}
     updates = [{row[0]: row[1] for row in state["workers"]}["learner"] for state in AskedSac.seen]
-    assert "10 updates" in updates and "1 updates" in updates  # 20 steps at 0.5, down to the last
+    assert "10 updates" in updates and "1 update" in updates  # 20 steps at 0.5, down to the last
     assert AskedSac.seen[-1]["extent"] == "40 of 40 steps"
 
 

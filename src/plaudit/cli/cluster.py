@@ -8,6 +8,7 @@ import typer
 
 from plaudit.cli.common import err, out, starting, tell
 from plaudit.cli.options import Count, Option, Positive, command, group
+from plaudit.errors import format_count
 
 cluster = group("cluster", "Start, stop and check a Ray cluster of several machines.")
 
@@ -99,7 +100,7 @@ def cluster_check(
     """Check nodes and measure the connections between them; returns 1 if anything is wrong."""
     from plaudit.cluster.check import check, check_table
     from plaudit.cluster.connect import cluster_nodes, join_cluster
-    from plaudit.report.verdict import Verdict, format_count
+    from plaudit.report.verdict import Verdict
 
     with starting("checking the cluster"), join_cluster(address, folder=folder):
         results = check([node for node in cluster_nodes() if node.alive], megabytes)

@@ -12,7 +12,7 @@ import typer
 
 from plaudit.cli.common import episodes_folder, open_episodes, out, progress, stop, tell
 from plaudit.cli.options import IMAGES_HELP, Count, Fps, Option, Positive, StoreImages, command, group, is_count
-from plaudit.errors import DataError
+from plaudit.errors import DataError, format_count
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
@@ -95,8 +95,8 @@ def import_(
         tell("note", f"features that an episode cannot hold were skipped: {', '.join(report.ignored)}")
     already = f", {report.already_imported} were here already" if report.already_imported else ""
     lost = f", {len(report.failed)} left out (see above)" if report.failed else ""
-    count = f"{len(report.ids)} episodes imported into {store}, {report.labeled} with labels{already}{lost}"
-    count += f"; the store has {stored_size(report.nbytes, report.raw_nbytes)}"
+    count = f"{format_count(len(report.ids), 'episode')} imported into {store}, {report.labeled} with labels"
+    count += f"{already}{lost}; the store has {stored_size(report.nbytes, report.raw_nbytes)}"
     available = len(report.ids) + report.already_imported
     following = "Label them, or import labels from a file (plaudit data label)", label_command(store)
     if report.failed:
@@ -181,7 +181,7 @@ def export(
     except KeyboardInterrupt:
         stop(f"interrupted; {target} was not written")
     tell("warning", *left_out)
-    count = f"{len(ids) - len(left_out)} episodes exported to {target} as {to}"
+    count = f"{format_count(len(ids) - len(left_out), 'episode')} exported to {target} as {to}"
     advice = ("Show its contents", f"plaudit data info {quoted(target)}") if to == "lerobot" else ("Load its files",)
     result = "Partly usable: some episodes were left out." if left_out else "Usable: all episodes were exported."
     out.print(Verdict(result, f"{count}.", *advice, tone="bad" if left_out else "good"))
@@ -234,7 +234,7 @@ def repack_(
         copy = repack(episodes_folder(store), target, images, progress("copying"))
     except KeyboardInterrupt:
         stop(f"interrupted; {target} was not written, run the same command to resume")
-    why = f"{len(copy)} episodes copied to {target}: {stored_size(copy.nbytes, copy.raw_nbytes)}."
+    why = f"{format_count(len(copy), 'episode')} copied to {target}: {stored_size(copy.nbytes, copy.raw_nbytes)}."
     following = "Check it before you delete the old store", f"plaudit data check {quoted(target)}"
     out.print(Verdict("Usable: all episodes were copied.", why, *following, tone="good"))
 
@@ -251,7 +251,7 @@ def check(
     Without it nothing is changed, and the store may be in use.
     """
     from plaudit.data import check as checks
-    from plaudit.report.verdict import Verdict, format_count, quoted
+    from plaudit.report.verdict import Verdict, quoted
 
     if not (store / "journal").is_file():  # a damaged store is a store too
         store = episodes_folder(store)
@@ -272,9 +272,8 @@ def check(
             following = "Show what remains", f"plaudit data info {quoted(store)}"
         out.print(Verdict(f"{store} is damaged.", why, *following))
         raise typer.Exit(1)
-    size = (
-        f"{report.episodes} episodes, {report.nbytes:,} bytes, {report.labels} label versions, {report.lines:,} lines"
-    )
+    size = f"{format_count(report.episodes, 'episode')}, {report.nbytes:,} bytes, "
+    size += f"{format_count(report.labels, 'label version')}, {format_count(report.lines, 'line')}"
     info = f"plaudit data info {quoted(store)}"
     out.print(Verdict(f"{store} is intact.", f"All checksums match: {size}.", "Show its contents", info, "good"))
 
@@ -337,7 +336,7 @@ def stats(
 ) -> None:
     """Compute normalization statistics of states and actions."""
     from plaudit.data.normalize import Normalizer
-    from plaudit.report.verdict import Verdict, format_count, quoted
+    from plaudit.report.verdict import Verdict, quoted
 
     opened = open_episodes(store)
     normalizer = Normalizer.from_store(opened, by_range=by_range)
@@ -480,8 +479,9 @@ def label(
         tell("warning", f"{report.unlabeled} rows have no label: their next.reward is NaN, which Plaudit skips")
     about = "the row's own frame" if reward_frame == "same" else "the frame after it"
     why = (
-        f"{to_lerobot} is {source} with labels of {report.episodes} episodes: {report.success} rows of success, "
-        f"{report.failure} of failure; next.reward of a row is about {about} (--reward-frame)."
+        f"{to_lerobot} is {source} with labels of {format_count(report.episodes, 'episode')}: "
+        f"{format_count(report.success, 'row')} of success, {report.failure} of failure; "
+        f"next.reward of a row is about {about} (--reward-frame)."
     )
     result = "Partly usable: some rows have no label." if report.unlabeled else "Usable: every row has a label."
     following = "Load it by its folder", f'LeRobotDataset("local/{to_lerobot.name}", root="{to_lerobot}")'
@@ -508,13 +508,14 @@ def _restore(store: "Store", version_name: str) -> "Verdict":
 def _labeled(store: "Store", ids: Sequence[int]) -> "Verdict":
     import numpy as np
 
-    from plaudit.report.verdict import Verdict, format_count, quoted
+    from plaudit.report.verdict import Verdict, quoted
 
     targets = [store.ledger.history(i)[-1].labels().targets[store.episode(i).observed] for i in ids]
     frames = np.concatenate([np.zeros(0), *targets])
     yes, no = int((frames == 1).sum()), int((frames == 0).sum())
     unknown = len(frames) - yes - no
     left_out = f", {unknown} unknown and left out" if unknown else ""
-    why = f"{len(ids)} episodes labeled: {yes} success frames, {no} failure frames ({yes + no} total){left_out}."
+    total = f"{yes} success frames, {no} failure frames ({yes + no} total){left_out}"
+    why = f"{format_count(len(ids), 'episode')} labeled: {total}."
     following = "Train a judge on the labels", f"plaudit train-reward {quoted(store.folder)}"
     return Verdict(f"Usable: {format_count(len(ids), 'episode')} labeled.", why, *following, tone="good")

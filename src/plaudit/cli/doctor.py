@@ -17,7 +17,7 @@ import typer
 from plaudit import __version__
 from plaudit.cli.common import out, starting
 from plaudit.cli.options import app, command
-from plaudit.errors import EnvError, PlauditError
+from plaudit.errors import EnvError, PlauditError, format_count
 
 OK, MISSING, PROBLEM = "ok", "missing", "problem"
 DECODERS = {"h264": "H.264", "hevc": "HEVC", "libdav1d": "AV1", "vp9": "VP9"}  # of PyAV -> what LeRobot data sets use
@@ -43,7 +43,7 @@ def doctor(
 
     Missing parts are optional. The command fails if something is broken that the built-in tasks need.
     """
-    from plaudit.report.verdict import Verdict, format_count
+    from plaudit.report.verdict import Verdict
 
     if not folder.is_dir():
         raise PlauditError(f"{folder} is not a folder; name the folder in which you will keep stores and runs")

@@ -10,7 +10,7 @@ import typer
 from plaudit.cli.common import open_or_create, out, progress, stop, tell
 from plaudit.cli.options import Count, Option, Positive, Share, StoreImages, app, command, group, is_count
 from plaudit.cli.train import train_
-from plaudit.errors import ConfigError, DataError
+from plaudit.errors import ConfigError, DataError, format_count
 
 if TYPE_CHECKING:
     from plaudit.rollout.collector import Outcome
@@ -74,7 +74,7 @@ def env_view(
         save_image(contact_sheet(episode, labels, title=f"{name}, seed {seed}: {episode.task}"), path)
     how = "succeeds" if labels.success_once else "does not succeed"
     following = "Measure its speed", f"plaudit env bench {quoted(name)}"
-    result = f"{path} shows {episode.steps} steps of {name}."
+    result = f"{path} shows {format_count(episode.steps, 'step')} of {name}."
     out.print(Verdict(result, f"The episode {how}.", *following, tone="good"))
 
 
@@ -145,8 +145,8 @@ def env_record(
                 config, opened, episodes=episodes, outcomes=kinds, noise=noise, seed=seed, keep_all=keep_all, **options
             )
         except KeyboardInterrupt:
-            stop(f"interrupted; {len(opened) - before} episodes are in {store} and stay")
-    why = f"{len(report.ids)} episodes recorded into {store}: {_count(report.kept)}."
+            stop(f"interrupted; {store} has {format_count(len(opened) - before, 'new episode')}")
+    why = f"{format_count(len(report.ids), 'episode')} recorded into {store}: {_count(report.kept)}."
     following = "Train a judge on the simulator's labels", f"plaudit train-reward {quoted(store)}"
     if set(report.kept) <= {"success"}:
         following = "Train a policy on them", f"plaudit train-policy {quoted(store)}"
@@ -253,9 +253,10 @@ def collect_(
         try:
             quota = collect_scripted(env, opened, targets, **options)
         except KeyboardInterrupt:
-            stop(f"interrupted; {len(opened) - before} episodes were added to {store}; run the same command to resume")
+            added = format_count(len(opened) - before, "new episode")
+            stop(f"interrupted; {store} has {added}; run the same command to resume")
         new = len(opened) - before
-    kept = f"{quota.kept['success']} successes and {quota.kept['failure']} failures"
+    kept = f"{format_count(quota.kept['success'], 'success')} and {format_count(quota.kept['failure'], 'failure')}"
     usable = quota.done and quota.kept["success"] > 0 and quota.kept["failure"] > 0  # a judge learns from both kinds
     result = "Enough to train a judge." if usable else "Not enough to train a judge."
     following = "Train a judge", f"plaudit train-reward {quoted(store)}"

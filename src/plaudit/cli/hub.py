@@ -6,7 +6,7 @@ from typing import Annotated
 
 from plaudit.cli.common import out, stop, tell
 from plaudit.cli.options import Option, command, group
-from plaudit.errors import DataError
+from plaudit.errors import DataError, format_count
 
 hub = group("hub", "Push data sets, judges and policies to the Hugging Face Hub, and pull them.")
 LEFT_OUT = "{} is left out: a pickle can run code when it is loaded"
@@ -34,12 +34,13 @@ def push(
     with lock(Folder(path)) if is_store(path) else nullcontext():  # no other process writes to a store meanwhile
         files, left_out = hub.files_to_push(path)
         card, size = make_card(path, kind, repo), sum(file.stat().st_size for file in files.values())
-        tell("note", f"{path}: a {kind}, {len(files):,} files, {size_text(size)}")
+        tell("note", f"{path}: a {kind}, {format_count(len(files), 'file')}, {size_text(size)}")
         tell("note", *map(LEFT_OUT.format, left_out))
         address = hub.push(files, card, repo, kind, private=private)
     name = f"datasets/{repo}" if kind == "data set" else repo
     following = "Use it on another machine", f"plaudit hub pull {quoted(name)} {quoted(path.name)}"
-    out.print(Verdict(f"Pushed: {address}", f"It has {len(files):,} files of {path}.", *following, tone="good"))
+    why = f"It has {format_count(len(files), 'file')} of {path}."
+    out.print(Verdict(f"Pushed: {address}", why, *following, tone="good"))
 
 
 @command(hub, "pull")
@@ -62,7 +63,7 @@ def pull(
     check_new(path)
     version = hub.find_repository(repo, revision)
     size = size_text(sum(version.files.values()))
-    what = f"{version.name} at {version.revision[:12]}: {len(version.files):,} files, {size}"
+    what = f"{version.name} at {version.revision[:12]}: {format_count(len(version.files), 'file')}, {size}"
     tell("note", what)
     tell("note", *map(LEFT_OUT.format, version.left_out))
     try:

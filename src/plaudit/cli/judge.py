@@ -21,7 +21,7 @@ from plaudit.cli.label import (
 )
 from plaudit.cli.options import Flag, Option, Share, command, config_command, group, split_names
 from plaudit.cli.plan import plan_
-from plaudit.errors import DataError, JudgeError, TargetNotEmpty, did_you_mean
+from plaudit.errors import DataError, JudgeError, TargetNotEmpty, did_you_mean, format_count
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
@@ -244,7 +244,7 @@ def explain_(
     from plaudit.judges.config import load_judge_config
     from plaudit.judges.vlm.config import VlmJudgeConfig
     from plaudit.judges.vlm.explain import EpisodeExplanation, explain_episodes
-    from plaudit.report.verdict import Verdict, format_count, label_command, quoted
+    from plaudit.report.verdict import Verdict, label_command, quoted
 
     folder, overrides = named_store(words)
     asked = load_judge_config(config, "vlm", {} if model is None else {"model": model}, overrides)

@@ -12,7 +12,7 @@ import typer
 from plaudit.cli.common import check_episodes, open_episodes, out, progress, stop, store_and_keys, tell
 from plaudit.cli.data import ActionColumns, Cameras, Episodes, StateColumns, camera_names, chosen_ids
 from plaudit.cli.options import Option, Positive, app, command
-from plaudit.errors import DataError, DisplayError, MissingExtra
+from plaudit.errors import DataError, DisplayError, MissingExtra, format_count
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
@@ -120,13 +120,15 @@ def label_(
     waiting = queue.stale(asked.id)
     if dry_run:
         left = f", {len(ids) - len(waiting)} are done" if len(waiting) < len(ids) else ""
-        out.print(f"{asked.id.source} would judge {len(waiting)} of {len(ids)} episodes{left}; nothing was written")
+        which = f"{len(waiting)} of {format_count(len(ids), 'episode')}{left}"
+        out.print(f"{asked.id.source} would judge {which}; nothing was written")
         return
     before = len(store.ledger)
     try:
         done = LabelRunner(asked, queue, batch_size=batch).run(progress("labeling"))
     except KeyboardInterrupt:
-        stop(f"interrupted; {len(store.ledger) - before} episodes were labeled; run the same command to resume")
+        labeled = format_count(len(store.ledger) - before, "new label")
+        stop(f"interrupted; {store.folder} has {labeled}; run the same command to resume")
     if to_lerobot_signals is not None and done.failed:
         tell("note", f"{to_lerobot_signals} was not written; it needs the scores of all these episodes")
     _print_result(store, settings, asked, done, len(ids) - len(waiting))
@@ -188,7 +190,7 @@ def _print_labeled(store: "Store", count: int, drafts: int) -> None:
     store.ledger.refresh()
     left = sum(store.ledger.newest(i, ("human",)) is None for i in store.ids)
     begun = f", {drafts} unfinished and kept" if drafts else ""
-    why = f"{count} episodes of {store.folder} labeled by a person{begun}; {left} left."
+    why = f"{format_count(count, 'episode')} of {store.folder} labeled by a person{begun}; {left} left."
     if left:
         following = "Label the others", label_command(store.folder)
         out.print(Verdict("Partly usable: some episodes have no label from a person.", why, *following, tone="open"))
@@ -234,7 +236,7 @@ def _print_result(
 ) -> None:
     from plaudit.judges.cascade import CascadeConfig
     from plaudit.judges.human.queue import write_requests
-    from plaudit.report.verdict import Verdict, format_count, format_ids, label_command, quoted
+    from plaudit.report.verdict import Verdict, format_ids, label_command, quoted
     from plaudit.training.audit import CascadeLedger
 
     def are(ids: Collection[int]) -> str:

@@ -43,7 +43,7 @@ from plaudit.cli.options import (
     with_parameters,
 )
 from plaudit.cli.train import ONLINE_HELP
-from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError
+from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError, format_count
 
 LINE_INTERVAL_S = 10.0  # between two lines without a terminal
 DRAW_INTERVAL_S = 0.25  # between two updates of the screen
@@ -222,9 +222,10 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
             by_operator = state.operator is not None and state.operator.stopped
             ended = f"stopped by {'the operator' if by_operator else 'Ctrl-C'}"
         else:
-            ended = f"finished: {state.episodes:,} episodes{evaluated and f'{evaluated} on eval seeds'}"
+            ended = f"finished: {format_count(state.episodes, 'episode')}{evaluated and f'{evaluated} on eval seeds'}"
         events.write(state, "ended", ended)
-        counts = f"{state.episodes:,} episodes, {state.updates:,} updates, policy v{state.policy.version}"
+        counts = f"{format_count(state.episodes, 'episode')}, {format_count(state.updates, 'update')}"
+        counts += f", policy v{state.policy.version}"
         success = f"{evaluated} true success on eval seeds" if evaluated else ""
         try:
             with writing_report():

@@ -34,7 +34,7 @@ from plaudit.cli.options import (
     robot_files,
 )
 from plaudit.cli.run import drive, live_view, load_run_and_policy, running
-from plaudit.errors import ConfigError, DataError, PlauditError
+from plaudit.errors import ConfigError, DataError, PlauditError, format_count
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
@@ -142,16 +142,18 @@ def record(
             **({"allow_untrained": True} if allow_untrained else {}),
         )
         if len(opened.ids) >= episodes:
-            out.print(f"{store} already has {len(opened.ids)} episodes; increase --episodes to record more")
+            count = format_count(len(opened.ids), "episode")
+            out.print(f"{store} already has {count}; increase --episodes to record more")
             return
         stack.enter_context(_shared_keyboard(config, auto := _is_auto(config, auto)))
         operator = resolve_auto(config.operator, auto, config.robot, config.teleop)
         check_attended(config.inference, config.forecast, operator)
         if opened.ids:
-            out.print(f"{store} has {len(opened.ids)} of {episodes} episodes")
+            out.print(f"{store} has {len(opened.ids)} of {format_count(episodes, 'episode')}")
 
         def result() -> str:
-            return f". {store} has {len(opened.ids)} of {episodes} episodes; run the same command again to continue"
+            count = f"{len(opened.ids)} of {format_count(episodes, 'episode')}"
+            return f". {store} has {count}; run the same command again to continue"
 
         with running(lambda: _engine(config, spec), result) as engine:
             out.print(f"{engine.env_spec.name}: {engine.env_spec.fps:g} Hz; {_how_to_move(engine, config)}")
@@ -219,7 +221,7 @@ def _verdict(store: "Store", wanted: int) -> "Verdict":
 
     unlabeled = sum(store.ledger.labels(i) is None for i in store.ids)
     more = f"; {unlabeled} without a label" if unlabeled else ""
-    why = f"{store.folder}: {len(store.ids)} of {wanted} episodes{more}."
+    why = f"{store.folder}: {len(store.ids)} of {format_count(wanted, 'episode')}{more}."
     if unlabeled:
         return Verdict("Partly usable: some episodes have no label.", why, "Label them", label_command(store.folder))
     train = f"plaudit train-policy {quoted(store.folder)}"

@@ -9,7 +9,7 @@ import typer
 from plaudit.cli.common import out, tell
 from plaudit.cli.env import keys_by_set
 from plaudit.cli.options import MAX_SEED, Option, RobotParams, RobotTopics, command, group, robot_files
-from plaudit.errors import RobotError
+from plaudit.errors import RobotError, format_count
 
 robot = group("robot", "List robots, check the streams of one, run its simulated twin.")
 
@@ -41,7 +41,7 @@ def robot_check(
 ) -> None:
     """Check what a robot sends: rates, sizes and limits. Returns 1 if anything is wrong. Only --move moves it."""
     from plaudit.report.tables import check_table
-    from plaudit.report.verdict import Verdict, format_count, quoted
+    from plaudit.report.verdict import Verdict, quoted
     from plaudit.robots.check import check_motion, check_observations, check_topics
 
     config, is_ros = _load(name, params, topics, settings)

@@ -31,7 +31,7 @@ from plaudit.cli.options import (
     command,
     robot_files,
 )
-from plaudit.errors import DataError, PlauditError, RolloutError
+from plaudit.errors import DataError, PlauditError, RolloutError, format_count
 from plaudit.trust import check_code
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def run_(
         if engine.inference_summary:
             out.print(f"inference: {engine.inference_summary}")
         duration = f"{spec.max_steps:,} steps each: {spec.max_steps / spec.fps:.0f} s"
-        out.print(f"{episodes} episodes of at most {duration}")
+        out.print(f"{format_count(episodes, 'episode')} of at most {duration}")
         with _summary(engine, opened), live_view(view, engine, operator) as live:
             for _ in drive(engine, opened, config, operator, episodes, task=task, seed=seed, view=live):
                 pass
@@ -257,7 +257,7 @@ def live_view(choice: str | None, engine: Any, config: Any) -> "Iterator[LiveVie
 @contextmanager
 def _summary(engine: Any, store: Any) -> Iterator[None]:
     """At the end, print what was added to the store."""
-    from plaudit.report.verdict import Verdict, format_count, label_command
+    from plaudit.report.verdict import Verdict, label_command
     from plaudit.rollout.recording import held_warning
 
     before = len(store)

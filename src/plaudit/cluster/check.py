@@ -24,8 +24,8 @@ from plaudit.cluster.connect import DEFAULT
 from plaudit.cluster.launch import NodePorts
 from plaudit.cluster.placement import Node, difference, own_versions
 from plaudit.cluster.state import Listener, NodeInfo, can_connect, firewall_command, listeners, members, own_addresses
-from plaudit.errors import ClusterError
-from plaudit.report.verdict import Verdict, format_count
+from plaudit.errors import ClusterError, format_count
+from plaudit.report.verdict import Verdict
 from plaudit.training.config import ROLES
 
 NUM_CALLS = 50

@@ -23,7 +23,7 @@ import numpy as np
 
 from plaudit.config import Config, Fraction, NonNegativeInt, PositiveInt
 from plaudit.data.store import Store
-from plaudit.errors import DataError
+from plaudit.errors import DataError, format_count
 from plaudit.types import HUMAN, AnyArray, BoolArray, FloatArray, Labels
 
 SOURCE = "demonstration"  # of the labels that unlabeled episodes get here
@@ -58,7 +58,7 @@ class Demonstrations:
             advice = "record demonstrations, or clone failures too with fit.include_failures=true"
             raise DataError(f"{store.folder} has no episode to clone: {_counts(left_out) or 'it is empty'}; {advice}")
         rest = f"; left out: {_counts(left_out)}" if any(left_out.values()) else ""
-        return cls(cloned, f"cloning {len(cloned)} of {len(store.ids)} episodes: {_counts(used)}{rest}")
+        return cls(cloned, f"cloning {len(cloned)} of {format_count(len(store.ids), 'episode')}: {_counts(used)}{rest}")
 
     @contextmanager
     def open(self, store: Store) -> Iterator[Store]:

@@ -32,7 +32,7 @@ from plaudit.data.formats.lerobot.relabel import CopyReport, EpisodeLabels
 from plaudit.data.formats.lerobot.signals import ROWS, Meaning, encode_signals
 from plaudit.data.store import Store
 from plaudit.data.transfer import check_new, new_folder
-from plaudit.errors import BadFile, DataError, TargetNotEmpty, did_you_mean
+from plaudit.errors import BadFile, DataError, TargetNotEmpty, did_you_mean, format_count
 from plaudit.files import Root, brief, understood
 from plaudit.types import AnyArray, FloatArray, JudgeId, Labels, ProgressFn
 
@@ -378,8 +378,8 @@ def _entry(store: Store, ids: Mapping[int, int], number: int, file: SignalFile) 
     if file.total_episodes is not None and max(ids, default=0) >= file.total_episodes:
         raise BadFile(
             file.path,
-            f"it is about a data set of {file.total_episodes} episodes, and {store.folder} has episode {max(ids)}. "
-            "Nothing was labeled",
+            f"it is about a data set of {format_count(file.total_episodes, 'episode')}, and {store.folder} has "
+            f"episode {max(ids)}. Nothing was labeled",
         )
     if number not in ids:
         raise BadFile(file.path, f"it has episode {number}, and {store.folder} has not. Nothing was labeled")

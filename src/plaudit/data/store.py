@@ -60,6 +60,7 @@ from plaudit.errors import (
     SegmentMissing,
     StoreDamaged,
     StoreError,
+    format_count,
 )
 from plaudit.types import ByteArray, Episode, LazyFrames, Origin
 
@@ -391,8 +392,8 @@ class Store:
             if missing := self._catalog.missing:
                 episode_id, folder = next(iter(missing.items()))
                 raise SegmentMissing(
-                    f"{folder} is missing, and with it {len(missing)} episodes from {episode_id} on; restore it from "
-                    f"a backup, or run 'plaudit data check {self.folder} --repair' to write them off"
+                    f"{folder} is missing, and with it {format_count(len(missing), 'episode')} from {episode_id} on; "
+                    f"restore it from a backup, or run 'plaudit data check {self.folder} --repair' to write them off"
                 )
 
     def _read_journal(self) -> None:

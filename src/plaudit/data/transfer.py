@@ -30,7 +30,7 @@ from plaudit.data.formats.decoder import open_in_worker
 from plaudit.data.frame_codecs import StoreImages
 from plaudit.data.ledger import Failures
 from plaudit.data.store import Store, is_store
-from plaudit.errors import BadFile, DataError, StoreError, StoreLocked, TargetNotEmpty, UnclearDataset
+from plaudit.errors import BadFile, DataError, StoreError, StoreLocked, TargetNotEmpty, UnclearDataset, format_count
 from plaudit.files import Root, parse_json, readable
 from plaudit.types import ProgressFn
 
@@ -195,8 +195,8 @@ def open_or_import(
             f"the labels of {path} belong into a store, and none can be written there: {error}. Import it to a folder "
             f"that you may write to (plaudit data import {path} STORE) and name that store"
         ) from error
-    count = len(report.ids) + report.already_imported
-    notes = [f"the labels of {path} are in the store {store}, which has its {count} episodes; {path} is not changed"]
+    count = format_count(len(report.ids) + report.already_imported, "episode")
+    notes = [f"the labels of {path} are in the store {store}, which has its {count}; {path} is not changed"]
     if record is not None and record.fingerprint:
         gone = f", {removed} are no longer in it and stay in the store" if removed else ""
         new = f"{len(report.ids)} new episodes were added" if report.ids else "it has no new episodes"
@@ -253,7 +253,8 @@ def _check_space(
         return
     place = next(folder for folder in (store_folder, *store_folder.absolute().parents) if folder.exists())
     free = shutil.disk_usage(place).free
-    takes = f"the frames of {len(dataset.sources)} episodes take {size_text(nbytes)} in {store_folder} if stored raw"
+    count = format_count(len(dataset.sources), "episode")
+    takes = f"the frames of {count} take {size_text(nbytes)} in {store_folder} if stored raw"
     if new and nbytes > free:
         raise DataError(
             f"{takes}, and {size_text(free)} are free there; nothing was written: use 'plaudit data import' with "

@@ -45,6 +45,7 @@ import numpy as np
 from pydantic import Field
 
 from plaudit.config import Config, Fraction, NonNegativeInt, Number, PositiveInt, SmallInt
+from plaudit.errors import format_count
 from plaudit.judges.metrics import EpisodePrediction, causal_metrics, offline_metrics
 from plaudit.judges.stats import NOT_MEASURED, Interval, episodes_needed, p_value, upper_bound
 from plaudit.rule import DecisionRule, above_threshold
@@ -254,7 +255,7 @@ class Guarantee(Config):
                 "episodes. Look at the largest errors, and train with more episodes like these"
             ]
         if self.bound is not None:
-            others = f"{self.bound_episodes} episode{'s' * (self.bound_episodes != 1)}"
+            others = format_count(self.bound_episodes, "episode")
             sentences.append(f"{others} that did not choose the threshold bound its rate to {_percent(self.bound)}")
         step = self.next_best
         proven = f"No threshold is proven to keep even {_percent(RATES[-1])}"

@@ -21,6 +21,7 @@ import rich.text
 from markupsafe import Markup
 
 from plaudit.data.transfer import new_folder
+from plaudit.errors import format_count
 from plaudit.files import file_name
 from plaudit.judges.arena import Disagreement, Entry, PairwiseWins
 from plaudit.judges.certificate import CERTIFICATE_FILE, FIGURES, Certificate
@@ -28,7 +29,7 @@ from plaudit.judges.evaluation import JudgeEvaluation
 from plaudit.judges.stats import Interval
 from plaudit.report import page, plots
 from plaudit.report.judge import JudgeReport, write_reports
-from plaudit.report.verdict import Verdict, format_count, format_exam_figure, format_percent, format_short_interval
+from plaudit.report.verdict import Verdict, format_exam_figure, format_percent, format_short_interval
 
 Examined = Sequence[tuple[Certificate, JudgeEvaluation]]  # the best first
 

@@ -27,6 +27,7 @@ from markupsafe import Markup
 
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
+from plaudit.errors import format_count
 from plaudit.judges.calibration import CalibrationRecord, Fit
 from plaudit.judges.certificate import MAX_FPR, ControlResult
 from plaudit.judges.evaluation import JudgeEvaluation, frame_prediction
@@ -46,7 +47,6 @@ from plaudit.report.tables import key_value_table
 from plaudit.report.verdict import (
     Verdict,
     describe_target,
-    format_count,
     format_frames,
     format_frames_interval,
     format_interval,

@@ -26,7 +26,7 @@ from markupsafe import Markup
 from plaudit.data.disk import Folder
 from plaudit.data.ledger import Failures
 from plaudit.data.store import Store, is_store
-from plaudit.errors import DataError
+from plaudit.errors import DataError, format_count
 from plaudit.files import understood
 from plaudit.report import page
 from plaudit.report.plots import LARGE, SMALL, Series, line_chart, outcome_strip
@@ -35,7 +35,6 @@ from plaudit.report.verdict import (
     CORRECTED_RATE,
     ERROR_LIMITS,
     Verdict,
-    format_count,
     format_duration,
     format_ids,
     run_verdict,

@@ -11,8 +11,7 @@ from rich.table import Column, Table
 
 from plaudit.data.ledger import Failures
 from plaudit.data.store import Store
-from plaudit.errors import DataError
-from plaudit.report.verdict import format_count
+from plaudit.errors import DataError, format_count
 
 if TYPE_CHECKING:
     from plaudit.data.formats.base import Dataset
@@ -84,7 +83,7 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
         "recorded": _when(entry.line["time"]),
         "cameras": ", ".join(f"{c} {f.shape[1]}x{f.shape[2]}" for c, f in episode.frames.items()) or "-",
         "end": f"{end}: {reason}" if (reason := episode.meta.get("ended")) else end,
-        "by a person": f"{int(episode.control_mode.sum())} steps",
+        "by a person": format_count(int(episode.control_mode.sum()), "step"),
         "origin": f"{episode.origin.path}, episode {episode.origin.index}" if episode.origin else "recorded here",
         **{
             f"not labeled by {failure.source}": f"{failure.reason} ({_when(failure.time)})"
@@ -164,7 +163,8 @@ def _by(judges: Counter[str]) -> str | int:
 
 
 def _capacity(store: Store) -> str:
-    limits = [f"{store.settings.capacity_episodes:,} episodes"] if store.settings.capacity_episodes else []
+    episodes = store.settings.capacity_episodes
+    limits = [format_count(episodes, "episode")] if episodes else []
     limits += [f"{store.settings.capacity_bytes:,} bytes"] if store.settings.capacity_bytes else []
     return " and ".join(limits) + ", oldest go first" if limits else "unlimited"
 

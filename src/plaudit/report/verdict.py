@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.text import Text
 
+from plaudit.errors import format_count
+
 if TYPE_CHECKING:
     from plaudit.data.formats.base import Dataset
     from plaudit.data.store import Store
@@ -104,11 +106,6 @@ def format_duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def format_count(count: int, noun: str) -> str:
-    """1 episode, 2,000 episodes."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def format_ids(ids: Sequence[int], most: int = 12) -> str:
@@ -250,7 +247,8 @@ def judge_verdict(
     if missing := " and no ".join(kind for kind, n in (("successes", successes), ("failures", failures)) if not n):
         reason = f"The held-out episodes contain no {missing}."
         return Verdict("Not usable yet: it could not be measured.", reason, f"Record and label {missing}", label)
-    counts = f"It predicts success for {decode.tp} of {successes:,} successes and {decode.fp} of {failures:,} failures."
+    counts = f"It predicts success for {decode.tp} of {format_count(successes, 'success')} and {decode.fp} of "
+    counts += f"{format_count(failures, 'failure')}."
     if problem := _too_wrong(decode):
         return Verdict(f"Not usable yet: {problem}.", counts, "Label more episodes, then train again", train)
     certify = "Label what it gets wrong", label

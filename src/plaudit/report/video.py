@@ -24,7 +24,7 @@ from PIL import Image, ImageDraw, ImageFont
 from plaudit.data.disk import write_atomic
 from plaudit.data.formats.video import VideoWriter
 from plaudit.data.store import Store
-from plaudit.errors import DataError, did_you_mean
+from plaudit.errors import DataError, did_you_mean, format_count
 from plaudit.files import file_name
 from plaudit.judges.human.palette import DARK, LIGHT, rgb
 from plaudit.judges.metrics import hstack_images
@@ -173,7 +173,7 @@ def save_image(image: Image.Image, path: str | Path) -> None:
 
 def _header(draw: ImageDraw.ImageDraw, episode: Episode, labels: Labels | None, title: str, width: int) -> None:
     seconds = f", {episode.steps / episode.fps:.1f} s at {episode.fps:g} Hz" if episode.fps else ""
-    metadata = f"{episode.steps} steps{seconds}  ·  cameras: {', '.join(episode.frames) or 'none'}"
+    metadata = f"{format_count(episode.steps, 'step')}{seconds}  ·  cameras: {', '.join(episode.frames) or 'none'}"
     draw.text((_MARGIN, 12), title, font=_font(17), fill=_TEXT)
     draw.text((_MARGIN, 36), metadata, font=_font(12), fill=_MUTED)
     summary = "not labeled"

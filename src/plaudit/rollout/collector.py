@@ -38,7 +38,7 @@ from plaudit.data.formats.base import FileLayout, LabeledEpisode, WriteOptions
 from plaudit.data.formats.images import choose, to_frames
 from plaudit.data.frame_codecs import ImagesText
 from plaudit.data.store import Store, is_store
-from plaudit.errors import BadFile, DataError, StoreError, TargetNotEmpty
+from plaudit.errors import BadFile, DataError, StoreError, TargetNotEmpty, format_count
 from plaudit.files import MAX_JSON, Root
 from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SimulatorJudge
@@ -175,8 +175,11 @@ class EpisodeQuota:
 
     def describe(self) -> str:
         """Like "0 of 30 successes and 12 failures", where failures have no target."""
-        success, failure = (f" of {n}" if n is not None else "" for n in vars(self.targets).values())
-        return f"{self.kept['success']}{success} successes and {self.kept['failure']}{failure} failures"
+        counts = (
+            format_count(self.kept[kind], kind) if n is None else f"{self.kept[kind]} of {format_count(n, kind)}"
+            for kind, n in vars(self.targets).items()
+        )
+        return " and ".join(counts)
 
     def add(self, episode: Episode, labels: Labels) -> int | None:
         """The episode's id; None where there are enough of its kind."""

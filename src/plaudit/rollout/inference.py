@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.errors import RolloutError
+from plaudit.errors import RolloutError, format_count
 from plaudit.policies.config import PolicyConfig
 from plaudit.policies.guidance import FixedPolicy, PreviousChunk
 from plaudit.processes import ParentGone, exit_with_parent, print_error, receive, receive_block, send, set_high_priority
@@ -82,7 +82,7 @@ class Warmup:
         """For people: 12 ms (at most 15) on cpu, 1 step; 10 of 20 actions executed, so 10 steps fit"""
         fastest, slowest = 1e3 * min(self.took), 1e3 * max(self.took)
         where = f" on {self.device}" if self.device else ""
-        steps = f"{self.delay} step{'s' if self.delay > 1 else ''}"
+        steps = format_count(self.delay, "step")
         fits = min(self.executed, self.horizon - self.executed)
         return (
             f"{fastest:.0f} to {slowest:.0f} ms{where}, {steps}; {self.executed} of {self.horizon} actions executed, "

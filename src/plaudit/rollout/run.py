@@ -27,7 +27,7 @@ from pydantic import model_validator
 
 from plaudit.config import Config, expand_type_override, load
 from plaudit.data.store import Store
-from plaudit.errors import ConfigError, DataError, MissingExtra, PlauditError, RolloutError, RolloutFault
+from plaudit.errors import ConfigError, DataError, MissingExtra, PlauditError, RolloutError, RolloutFault, format_count
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine
 from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
@@ -58,7 +58,7 @@ def chunk_problem(horizon: int, execution_horizon: int | None, delay: int = 1, l
     executed = executed_steps(horizon, execution_horizon)
     if delay <= executed <= horizon - delay:
         return ""
-    steps = f"{delay} control step{'s' if delay > 1 else ''}"
+    steps = format_count(delay, "control step")
     takes = f"takes {steps} ({latency})" if latency else f"takes at least {steps}"
     late = executed > horizon - delay
     why = (

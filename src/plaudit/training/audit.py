@@ -63,7 +63,7 @@ from pydantic import Field
 from plaudit.config import Config
 from plaudit.data.ledger import LabelVersion, Ledger, counted_sources
 from plaudit.data.store import Store
-from plaudit.errors import EpisodeNotFound, JudgeError
+from plaudit.errors import EpisodeNotFound, JudgeError, format_count
 from plaudit.judges.cascade import URGENCY, CascadeConfig
 from plaudit.judges.config import CASCADE, HUMAN
 from plaudit.judges.labeling import label_episodes
@@ -708,6 +708,6 @@ class CascadeLedger(LedgerReader):
         """A sentence about the costs."""
         decided, metrics = ", ".join(f"{name} {share:.0%}" for name, share in self.shares().items()), self.metrics()
         return (
-            f"decided by {decided}; {len(self._open)} episodes are undecided; it took "
+            f"decided by {decided}; undecided: {format_count(len(self._open), 'episode')}; it took "
             f"{metrics['judge/human_s'] / 60:.3g} minutes of a human and {self._compute_s / 60:.3g} of compute"
         )

@@ -26,7 +26,7 @@ from rich.console import Console
 
 from plaudit.data.store import Store
 from plaudit.envs.panda import PandaConfig
-from plaudit.errors import DataError, TargetNotEmpty
+from plaudit.errors import DataError, TargetNotEmpty, format_count
 from plaudit.files import read_json_lines, read_json_object
 from plaudit.judges.certificate import ControlResult
 from plaudit.judges.classifier.train_job import load_reward_train_job
@@ -179,7 +179,8 @@ class Demo:
         with Store.open_or_create(self.data) as store:
             bar = self.display.track("collecting")
             kept = collect_scripted(env, store, targets, seed=self.first_seed, progress=bar).kept
-        return f"{kept['success']} successes and {kept['failure']} failures, labeled by the simulator"
+        counts = " and ".join(format_count(kept[kind], kind) for kind in ("success", "failure"))
+        return f"{counts}, labeled by the simulator"
 
     def train_judge(self) -> str:
         config = load_reward_train_job(None, {"seed": self.seed}, self.config.judge)[0].training

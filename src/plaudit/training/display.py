@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from plaudit.errors import format_count
 from plaudit.judges.stats import Interval
 from plaudit.rollout.operator import AVAILABLE, hotkeys
 from plaudit.rollout.recording import held_warning
@@ -118,7 +119,7 @@ def describe_trainer(trainer: "Trainer") -> dict[str, Any]:
     workers = [
         ["simulation", f"{config.run.num_envs:,} episodes at once", "" if phase == "collecting" else before],
         ["judge", "", "" if phase == "collecting" else "episodes"],
-        ["learner", f"{due:,} updates" if config.off_policy else "", "" if phase == "updating" else blocked],
+        ["learner", format_count(due, "update") if config.off_policy else "", "" if phase == "updating" else blocked],
         ["evaluation", "", "" if phase == "evaluating" else f"step {(done // freq + 1) * freq:,}"],
     ]
     rates = {"judge, last episodes": state.judge_success, "last evaluation": state.eval_success}
@@ -137,7 +138,10 @@ def _workers(config: TrainingConfig, state: OnlineState, busy: Sequence[str]) ->
         "env": ("", state.env_waiting_for or "the operator"),
         "judge": (f"{replay.unlabeled + replay.outdated:,} to label", "episodes"),
         "labeler": (f"{asked:,} to answer", "episodes to label"),
-        "learner": (f"{state.pending_updates:,} updates", "a judge that passes its audit" if state.alarm else "labels"),
+        "learner": (
+            format_count(state.pending_updates, "update"),
+            "a judge that passes its audit" if state.alarm else "labels",
+        ),
     }
     shown = [name for name in waits if (name != "labeler" or config.asks_human)]
     shown = [name for name in shown if name != "judge" or not config.judge.is_human]
@@ -224,8 +228,7 @@ def _policy(state: OnlineState) -> Text:
 
 def _judge(config: TrainingConfig, state: OnlineState) -> Text:
     replay, metrics = state.replay, state.judge_metrics
-    noun = "episode" if replay.unlabeled == 1 else "episodes"
-    text = Text(f"{replay.unlabeled} unlabeled {noun} (max {config.run.max_unlabeled_episodes})")
+    text = Text(f"{format_count(replay.unlabeled, 'unlabeled episode')} (max {config.run.max_unlabeled_episodes})")
     if latency := state.judge_latency_s:
         text.append(f", {1000 * latency:.0f} ms each" if latency < 1 else f", {latency:.1f} s each")
     if "judge/version" in metrics:
@@ -272,7 +275,7 @@ def _learner(state: OnlineState) -> Text:
     pending = f", {state.pending_updates:,} pending" if state.pending_updates else ""
     waiting = f", {state.sample_wait_fraction:.0%} waiting for batches" if state.updates_per_s else ""
     rate = f"{state.updates_per_s:.0f}" if state.updates_per_s >= 10 else f"{state.updates_per_s:.2g}"
-    return Text(f"{state.updates:,} updates{pending}, {rate} updates/s{waiting}")
+    return Text(f"{format_count(state.updates, 'update')}{pending}, {rate} updates/s{waiting}")
 
 
 def _audit(config: TrainingConfig, state: OnlineState) -> Text:

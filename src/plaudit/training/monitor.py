@@ -19,7 +19,7 @@ import numpy as np
 
 from plaudit.data.ledger import counted_sources
 from plaudit.data.store import Store
-from plaudit.errors import EpisodeNotFound, TrainingError
+from plaudit.errors import EpisodeNotFound, TrainingError, format_count
 from plaudit.judges.classifier.config import classifier_stage
 from plaudit.judges.config import HUMAN as PERSON
 from plaudit.judges.config import JudgeConfig
@@ -71,9 +71,7 @@ def next_tasks(
         "label": unlabeled or 0,
     }
     tasks += [
-        PersonTask(kind, f"{kind} {count:.0f} {'episode' if count == 1 else 'episodes'}")
-        for kind, count in waiting.items()
-        if count
+        PersonTask(kind, f"{kind} {format_count(int(count), 'episode')}") for kind, count in waiting.items() if count
     ]
     return tasks
 

@@ -46,6 +46,7 @@ from plaudit.errors import (
     TrainingError,
     WorkerFailed,
     WorkerLost,
+    format_count,
 )
 from plaudit.files import understood
 from plaudit.judges.certificate import certificate_status
@@ -654,7 +655,7 @@ class OnlineSchedule:
         if config.run.max_pending_episodes is not None and counts.episodes:
             mean = counts.steps / counts.episodes
             if self.state.pending_updates > config.run.max_pending_episodes * mean * config.learner.utd_ratio:
-                return f"the learner: {self.state.pending_updates:,} updates pending"
+                return f"the learner: {format_count(self.state.pending_updates, 'update')} pending"
         return ""
 
     @property

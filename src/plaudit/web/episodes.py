@@ -12,10 +12,10 @@ from PIL import Image
 
 from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.store import Store
-from plaudit.errors import DataError
+from plaudit.errors import DataError, format_count
 from plaudit.judges.human.drafts import SOURCE as HUMAN_SOURCE
 from plaudit.judges.human.drafts import FrameAnnotation
-from plaudit.report.verdict import Tone, Verdict, format_count, label_command, quoted, sentence_case
+from plaudit.report.verdict import Tone, Verdict, label_command, quoted, sentence_case
 from plaudit.rollout.run import MARK
 from plaudit.rule import threshold_of
 from plaudit.types import HUMAN, OPERATOR, AnyArray, ByteArray, Episode, FloatArray, Labels

@@ -8,7 +8,7 @@ import numpy as np
 
 from plaudit.data.disk import Folder
 from plaudit.data.store import Store
-from plaudit.errors import DataError, JudgeError, PlauditError
+from plaudit.errors import DataError, JudgeError, PlauditError, format_count
 from plaudit.files import Root, parse_json, read_json_object, understood
 from plaudit.judges.certificate import CERTIFICATE_FILE, FIGURES, Certificate, load_certificate
 from plaudit.judges.config import load_judge_config
@@ -81,8 +81,8 @@ def _certificate(certificate: Certificate) -> dict[str, Any]:
     return {
         "passed": certificate.passed,
         "date": certificate.date[:10],
-        "data": f"{certificate.data.episodes} episodes of {certificate.data.store}, {certificate.data.successes} of "
-        f"them successes, by {', '.join(certificate.data.reference)}",
+        "data": f"{format_count(certificate.data.episodes, 'episode')} of {certificate.data.store}, "
+        f"{certificate.data.successes} of them successes, by {', '.join(certificate.data.reference)}",
         "problems": list(certificate.problems),
         "figures": [[title, format_exam_figure(name, certificate.figures[name])] for name, title in figures.items()],
         "main": len(MAIN_FIGURES),

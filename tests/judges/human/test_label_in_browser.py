@@ -35,7 +35,7 @@ def test_without_a_display_the_store_is_labeled_in_the_browser(tmp_path):
         process.send_signal(signal.SIGINT)
         said = process.read()
     assert process.returncode == 0
-    assert "1 episodes of" in said and "labeled by a person; 2 left" in said
+    assert "1 episode of" in said and "labeled by a person; 2 left" in said
 
 
 def test_a_key_script_needs_a_window(tmp_path):

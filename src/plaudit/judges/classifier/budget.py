@@ -23,7 +23,7 @@ from torch import Tensor
 
 from plaudit.data.disk import write_atomic
 from plaudit.devices import AdamW, resolve_device, to_channels_last
-from plaudit.errors import JudgeError
+from plaudit.errors import JudgeError, format_count
 from plaudit.files import read_json_object
 from plaudit.judges.calibration import NUM_FOLDS
 from plaudit.judges.classifier.config import RewardTrainConfig
@@ -56,10 +56,10 @@ class Choice:
         words = [
             "a frozen encoder" if self.settings.get("freeze_encoder") else "",
             f"{n} history frames" if (n := self.settings.get("num_history_frames")) else "",
-            f"{n} ensemble member{'s' * (n > 1)}" if (n := self.settings.get("ensemble_size")) else "",
+            format_count(n, "ensemble member") if (n := self.settings.get("ensemble_size")) else "",
             f"images of {size[0]}x{size[1]}" if size else "",
             f"{n} augmented views" if (n := self.settings.get("num_augmented_views")) else "",
-            f"at most {n} epoch{'s' * (n > 1)}" if (n := self.settings.get("epochs")) else "",
+            f"at most {format_count(n, 'epoch')}" if (n := self.settings.get("epochs")) else "",
         ]
         return f"{', '.join(filter(None, words)) or 'the settings you gave'}; about {_minutes(self.seconds)}"
 
@@ -67,7 +67,7 @@ class Choice:
 def _minutes(seconds: float) -> str:
     """In whole minutes, rounded up."""
     count = max(1, ceil(seconds / 60))
-    return f"{count} minute{'s' * (count > 1)}"
+    return format_count(count, "minute")
 
 
 def largest_image_size(config: RewardTrainConfig, cameras: Mapping[str, Size]) -> Size | None:

@@ -21,6 +21,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from plaudit.errors import format_count
 from plaudit.judges.human import palette
 from plaudit.judges.human.camera_view import ASSUMED_FPS, Player
 from plaudit.judges.human.session import ACTIONS, GROUPS, Session
@@ -133,7 +134,7 @@ class HeaderBar(QWidget):
         facts: list[str] = []
         if episode is not None:
             fps = f"{episode.fps:g} fps" if episode.fps else f"fps not known, {ASSUMED_FPS:g} assumed"
-            facts = [f"episode {session.episode_id}", f"{session.cursor.count} frames", fps, episode.robot]
+            facts = [f"episode {session.episode_id}", format_count(session.cursor.count, "frame"), fps, episode.robot]
         self.facts.setText("  ·  ".join(filter(None, facts)))
         total, left = len(queue.rows), len(queue)
         self.left.setText(f"{left} left of {total}")

@@ -16,7 +16,7 @@ from PySide6.QtCore import QAbstractListModel, QModelIndex, QPersistentModelInde
 from PySide6.QtGui import QCloseEvent, QColor, QKeyEvent, QKeySequence, QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QFrame, QHBoxLayout, QLabel, QListView, QVBoxLayout, QWidget
 
-from plaudit.errors import PlauditError, StoreError
+from plaudit.errors import PlauditError, StoreError, format_count
 from plaudit.judges.human import palette
 from plaudit.judges.human.camera_view import CameraView, Player
 from plaudit.judges.human.drafts import SOURCE, FrameAnnotation
@@ -80,7 +80,7 @@ class QueueModel(QAbstractListModel):
             repeated = place.line["repeated"] != "none"
         except StoreError:  # Qt calls this whenever it paints; the status line tells what is wrong with the store
             return ""
-        return f"{place.rows - repeated} frames"
+        return format_count(place.rows - repeated, "frame")
 
 
 class Sidebar(QFrame):
@@ -136,7 +136,7 @@ def ago(seconds: float) -> str:
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length:
             count = int(seconds / length)
-            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+            return f"{format_count(count, unit)} ago"
     return "just now"
 
 

@@ -1,7 +1,7 @@
 // Judges: the verdict, what another threshold would change, the exam, the worst frames, and training while it happens.
 
 import { chart, chartWidth, legend } from "./charts.js";
-import { ask, el, frameUrl, link, path, percent, section, select, short, table, verdict } from "./dom.js";
+import { ask, count, el, frameUrl, link, path, percent, section, select, short, table, verdict } from "./dom.js";
 
 const EVERY_MS = 2000;
 
@@ -35,14 +35,15 @@ function whatIfPart(judge, stores) {
 function slider(data, store) {
   const success = (episode, threshold) => episode.score >= threshold;
   const summary = el("p", { id: "what-if", role: "status" }), list = el("div", { class: "grid" }), counts = el("div");
+  const episodes = count(data.episodes.length, "episode");
   const update = (threshold) => {
-    const count = (target, predicted) => data.episodes.filter((one) => one.target === target && success(one, threshold) === predicted).length;
+    const matching = (target, predicted) => data.episodes.filter((one) => one.target === target && success(one, threshold) === predicted).length;
     const changed = data.episodes.filter((one) => success(one, threshold) !== success(one, data.threshold));
     const up = changed.filter((one) => success(one, threshold)).length;
     summary.replaceChildren(el("b", {}, `Threshold ${threshold.toFixed(3)}: `), changed.length
-      ? `${up} of ${data.episodes.length} episodes become successes, and ${changed.length - up} become failures.`
-      : `no change in ${data.episodes.length} episodes.`);
-    counts.replaceChildren(table([["success", `${count(true, true)}`, `${count(true, false)}`], ["failure", `${count(false, true)}`, `${count(false, false)}`]],
+      ? `of ${episodes}, ${up} to success and ${changed.length - up} to failure.`
+      : `no change in ${episodes}.`);
+    counts.replaceChildren(table([["success", `${matching(true, true)}`, `${matching(true, false)}`], ["failure", `${matching(false, true)}`, `${matching(false, false)}`]],
       [data.reference, "judge: success", "judge: failure"]));
     list.replaceChildren(...changed.slice(0, 24).map((one) => changedTile(one, store, success(one, threshold))));
   };
@@ -103,7 +104,7 @@ export async function trainingPage({ page, crumbs, name }) {
     if (left) return;
     if (training === null) return void (location.hash = link("judge", name));
     const folds = Math.max(0, ...training.epochs.map((one) => one.fold));
-    const state = folds ? `Cross-fitting, fold ${folds}.` : training.epochs.length ? `${training.epochs.length} epochs so far.` : "The first epoch is running.";
+    const state = folds ? `Cross-fitting, fold ${folds}.` : training.epochs.length ? `${count(training.epochs.length, "epoch")} so far.` : "The first epoch is running.";
     page.replaceChildren(el("h1", {}, name), verdict({ result: "Training a judge.", why: state, advice: "Wait: the judge opens when training ends", command: "", tone: "open" }),
       curvePart(training.epochs) || "");
     timer = setTimeout(draw, EVERY_MS);

@@ -89,7 +89,7 @@ function rewardCard(store, storeId, row, reward) {
     el("img", { alt: `frame ${frame}`, loading: "lazy", src: frameUrl(store, row.id, storeId, row.camera, frame, 120) }),
     el("figcaption", {}, `frame ${frame}: ${value}`)));
   return el("a", { class: `tile ${row.outcome}`, href: link("episode", store, row.id) }, el("div", { class: "rewards" }, ...frames),
-    el("div", { class: "text" }, el("b", {}, `${row.id}: reward ${reward.total}`), el("div", { class: "muted" }, `${reward.steps} steps, by ${reward.source}`)));
+    el("div", { class: "text" }, el("b", {}, `${row.id}: reward ${reward.total}`), el("div", { class: "muted" }, `${count(reward.steps, "step")}, by ${reward.source}`)));
 }
 
 function loopParts(name, run) {
