@@ -318,7 +318,7 @@ def test_a_cascade_labels_what_its_stages_may_and_asks_a_human_about_the_rest(ru
     assert json.loads((tmp_path / "new/label_requests.json").read_text()) == [1]
     Store.open(tmp_path / "new").ledger.append(1, Labels.from_cutoff(steps=STEPS, cutoff=3, source="human"))
     said = " ".join(run("label", "new", *words).split())
-    assert "0 episodes of new labeled by cascade" in said and "human 33%; 0 episodes are undecided" in said
+    assert "0 episodes of new labeled by cascade" in said and "human 33%; undecided: 0 episodes" in said
     assert json.loads((tmp_path / "new/label_requests.json").read_text()) == []
     (tmp_path / "cascade.yaml").write_text("type: cascade\nstages: [first.yaml, human]\ncheck: 0\n")
     said = " ".join(run("judge", "exam", "cascade.yaml", "known", "--allow-code", "brightness", ok=False).split())

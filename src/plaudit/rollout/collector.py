@@ -175,11 +175,14 @@ class EpisodeQuota:
 
     def describe(self) -> str:
         """Like "0 of 30 successes and 12 failures", where failures have no target."""
-        counts = (
-            format_count(self.kept[kind], kind) if n is None else f"{self.kept[kind]} of {format_count(n, kind)}"
-            for kind, n in vars(self.targets).items()
+        kinds: tuple[Outcome, ...] = ("success", "failure")
+        targets, kept = vars(self.targets), self.kept
+        return " and ".join(
+            format_count(kept[kind], kind)
+            if targets[kind] is None
+            else f"{kept[kind]} of {format_count(targets[kind], kind)}"
+            for kind in kinds
         )
-        return " and ".join(counts)
 
     def add(self, episode: Episode, labels: Labels) -> int | None:
         """The episode's id; None where there are enough of its kind."""
