@@ -137,13 +137,18 @@ class Scenario:
 
     @property
     def honest(self) -> bool:
-        """Whether its judge errs no more than the audit allows, and no person relabels its episodes wrongly."""
+        """Whether its judge errs no more than the audit allows, and no person relabels its episodes wrongly. A lossy
+        codec spoils the pictures that it reads, and its scores lie around 0.04 and 0.97."""
         errs = any(value for name, value in self.errors.items() if name not in ("false", "missed"))
         lies = any(event.what == "relabel" for event in self.events)
-        return self.judge in ("classifier", "simulator") and not errs and not lies
+        sees = (
+            "jpeg" not in self.keys.get("run.store_images", "")
+            and 0.1 < self.keys.get("judge.rule.threshold", 0.5) < 0.94
+        )
+        return self.judge in ("classifier", "simulator") and sees and not errs and not lies
 
 
-# What may be set, with values to draw from; each is set in a quarter of the runs.
+# What may be set, with values to draw from; each is set in a quarter of the runs, a real learner in half of them.
 KEYS: Mapping[str, tuple[Any, ...]] = {
     "reward.mode": ("replace", "add", "terminal"),
     "reward.reward_type": ("binary", "continuous"),
@@ -292,12 +297,13 @@ def draw(seed: int, without: tuple[str, ...] = ()) -> Scenario:
 def _varied(scenario: Scenario, config: TrainingConfig) -> Scenario:
     """With other values of some keys, whatever they are; what validation refuses is left out."""
     seed, keys = scenario.seed, leaves(config)
-    for n in range(pick((0, 0, 1, 3, 6, 10), seed, SETTINGS)):
-        key = pick(sorted(keys), seed, SETTINGS, n)
+    for n in range(pick((0, 0, 2, 5, 10, 20), seed, SETTINGS)):
+        part, drawn = pick(("learner.", "learner.", "judge.", ""), seed, SETTINGS, n, "part"), scenario.keys
+        free = [key for key in sorted(keys) if key.startswith(part) and not belongs(key, {*FIXED, *NEVER, *drawn})]
+        key = pick(free, seed, SETTINGS, n)
         value = any_value(keys[key], key, seed, SETTINGS, n, "value")
-        is_taken = belongs(key, {*FIXED, *NEVER, *scenario.keys}) or any(belongs(name, [key]) for name in scenario.keys)
-        if not is_taken and value != keys[key][1]:
-            other = replace(scenario, keys={**scenario.keys, key: value})
+        if value != keys[key][1] and not any(belongs(name, [key]) for name in drawn):
+            other = replace(scenario, keys={**drawn, key: value})
             scenario = scenario if other.accepted() is None else other
     return scenario
 
@@ -347,7 +353,8 @@ def _keys(seed: int, attempt: int, has: set[str], without: tuple[str, ...]) -> d
             for prefix, names in ONLY.items()
             if key.startswith(prefix)
         )
-        if fits and not key.startswith(without) and uniform(seed, attempt, key) < chance:
+        often = 2 if key == "learner.real" else 1
+        if fits and not key.startswith(without) and uniform(seed, attempt, key) < often * chance:
             drawn[key] = pick(values, seed, attempt, key, "value")
     if "policy.encoder.type" in drawn:
         drawn.setdefault("policy.cameras", ("front",))
