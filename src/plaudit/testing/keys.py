@@ -21,9 +21,10 @@ CAPS: Mapping[str, int] = {  # of what takes time: the last words of a key -> th
     **dict.fromkeys(("clone_updates", "relearn_updates"), 20),
     **dict.fromkeys(("num_samples", "num_critics", "num_subsample_critics", "num_inference_steps", "history"), 4),
     **dict.fromkeys(("update_epochs", "velocity_net.depth", "random_shift_pad", "evaluation.episodes"), 4),
-    **dict.fromkeys(("num_envs", "horizon", "num_minibatches", "check_episodes"), 8),
+    **dict.fromkeys(("num_envs", "num_minibatches", "check_episodes"), 8),
     **dict.fromkeys(("num_threads", "utd_ratio"), 2),
     "run.max_steps": 1000,
+    "horizon": 4,  # steps of the shortest episodes
 }
 TEXTS: Mapping[str, tuple[Any, ...]] = {  # keys whose type is not enough to draw from
     "task": ('push "it" to the {goal}, 100% \u00fcber',),
