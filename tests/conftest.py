@@ -27,7 +27,7 @@ from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.store import Store
 from plaudit.trust import CODE, HOSTS
 from plaudit.types import Episode, Labels
-from processes import FORKED_CHILDREN, keep_copy
+from processes import FORKED_CHILDREN, keep_copy, make_films_small
 from waiting import stretch
 from workers import run_tests
 
@@ -59,10 +59,6 @@ LAZY = (
 )
 MANY = 1000  # tests
 REPORTS = Path(__file__).parent / "report"
-FILM_SIZES = (  # pixels
-    ("plaudit.training.evaluation", "VIDEO_SIZE", (64, 64)),
-    ("plaudit.report.video", "_GRID_HEIGHT", 64),
-)
 MakeEpisode = Callable[..., Episode]
 few = 100  # descriptors that were left by the last collection
 
@@ -176,9 +172,7 @@ def empty_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 def small_films(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Films of a run have few pixels: to render and encode them takes half of a short run's CPU time."""
     if not request.path.is_relative_to(REPORTS):
-        for module, name, size in FILM_SIZES:
-            if module in sys.modules:
-                monkeypatch.setattr(sys.modules[module], name, size)
+        make_films_small(monkeypatch.setattr)
 
 
 def counting_episode(steps: int = 4, first: int = 0, size: tuple[int, int] = (8, 10), **facts: object) -> Episode:

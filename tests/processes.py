@@ -33,6 +33,10 @@ PATHS = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])  # for the proc
 FORK = multiprocessing.get_context("fork")
 MESSAGE = 1 << 17  # bytes
 MOST = 32  # descriptors that a process is given
+FILM_SIZES = (  # pixels
+    ("plaudit.training.evaluation", "VIDEO_SIZE", (64, 64)),
+    ("plaudit.report.video", "_GRID_HEIGHT", 64),
+)
 STARTED = 8  # bytes of a number: the process that was started, and how it ended
 
 copy: socket.socket | None = None  # forks that the copy has made ask it too
@@ -47,6 +51,13 @@ def keep_copy() -> None:
         if os.fork() == 0:
             _serve(its_end.detach(), parent)
     its_end.close()
+
+
+def make_films_small(set_to: Callable[[Any, str, object], None]) -> None:
+    """Of the modules that are imported. set_to: as `setattr`"""
+    for module, name, size in FILM_SIZES:
+        if module in sys.modules:
+            set_to(sys.modules[module], name, size)
 
 
 class _Process:
@@ -286,4 +297,5 @@ def _enter(
     sys.path.insert(0, cwd)
     # Also those with limits of their own, which a shell would set: a process that decodes one file would import first.
     plaudit.processes.subprocess = SimpleNamespace(**{**vars(FORKED_CHILDREN), "Popen": _Child})  # type: ignore[assignment]
+    make_films_small(setattr)
     function(*arguments)

@@ -113,7 +113,7 @@ FAULTS: dict[str, Fault] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-@pytest.mark.parametrize("hard_links", [False, True], ids=["copied", "linked"])
+@pytest.mark.parametrize("hard_links", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["copied", "linked"])
 def test_what_is_made_up_to_break_a_copy_is_named_and_nothing_is_left_behind(tmp_path, fault, hard_links):
     folder = without_images(tmp_path / "in", lengths=(4, 5))
     (folder / "videos/chunk-000").mkdir(parents=True, exist_ok=True)

@@ -96,6 +96,7 @@ def test_record_clone_run_correct_and_learn(lerobot, updates, tmp_path):
 
     dagger = (
         *("learner=dagger", "learner.horizon=10", f"learner.pretrain_updates={updates}", f"learner.{SMALL}"),
+        "learner.batch_size=16",
         *("demos.store=demos", "policy.cameras=[front]", "task=Lift it"),
         *(
             f"judge={brightness.NAME}",

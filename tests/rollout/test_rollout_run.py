@@ -1,9 +1,7 @@
 """`plaudit run`: from names and files to episodes in a store."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from plaudit.cli import load_app
+from plaudit.cli import load_app, main
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, PolicyError
 from plaudit.policies.config import GaussianConfig
@@ -24,10 +22,11 @@ from plaudit.robots.twin.log import compare_episode
 from plaudit.rollout.engine import InferenceConfig, Sequential
 from plaudit.rollout.run import load_run
 from plaudit.types import PolicyWeights
+from processes import Forked
 from puppet import lines, received
 from slow import slow_but
 from twins import QUICK, free_endpoint
-from waiting import stretch, wait_until
+from waiting import wait_until
 
 PUPPET = ("run", "--robot", "puppet:PuppetConfig")
 
@@ -152,23 +151,21 @@ def test_a_failure_before_the_first_step_is_told_and_nothing_else(policy, tmp_pa
     assert not (tmp_path / "store").exists()
 
 
+def in_background(*words: str) -> None:
+    """A command in a child process that ignores Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.argv = ["plaudit", *words]
+    main()
+
+
 @pytest.mark.parametrize("algorithm", slow_but("sequential", of=["rtc", "sequential"]))
 def test_a_scheduler_that_ends_it_costs_nothing(algorithm, policy, tmp_path):
     """In the background, where a shell has Ctrl-C ignored."""
     words = ("--policy_yaml", policy, "--inference_algorithm", algorithm, "--store", tmp_path / "store")
-    command = [sys.executable, "-m", "plaudit", *PUPPET, *words, f"robot.log={tmp_path / 'log'}"]
-    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
-    process = subprocess.Popen(
-        list(map(str, command)),
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
-    )
-    wait_until(lambda: len(lines(tmp_path / "log")) >= 20)
-    process.terminate()
-    said = process.communicate(timeout=stretch(60))[0]
+    with Forked(in_background, *PUPPET, *map(str, words), f"robot.log={tmp_path / 'log'}") as process:
+        wait_until(lambda: len(lines(tmp_path / "log")) >= 20)
+        process.send_signal(signal.SIGTERM)
+        said = process.read()
     assert process.returncode == 130 and "interrupted; the robot was commanded to hold" in said, said
     episode = Store.open(tmp_path / "store").episode(0)
     assert 10 < episode.steps < 1000 and episode.meta["ended"] == "interrupted"

@@ -64,7 +64,7 @@ def evaluations(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("method", slow_but_dsrl[3:])
 def test_each_method_with_critics_makes_its_base_better(tmp_path: Path, base: Path, method: str):
     """The first evaluation is that of the base; the judge is the simulator."""
-    train(create(tmp_path / "run", words(base, method, "run.max_steps=1000 learner.gamma=0.9")))
+    train(create(tmp_path / "run", words(base, method, "run.max_steps=700 learner.gamma=0.9")))
     first, *_, last = evaluations(tmp_path / "run")
     assert first["step"] == 0 and first["eval/success_once"] < 0.6
     assert last["eval/success_once"] > first["eval/success_once"] + 0.2
