@@ -151,28 +151,34 @@ def nothing_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "")
 
 
-@pytest.fixture
-def written_charts() -> None:
-    """Charts are written into pages as a user gets them: for tests that look at them."""
+@pytest.fixture(scope="module", autouse=True)
+def short_pages(request: pytest.FixtureRequest) -> Iterator[Callable[[], pytest.MonkeyPatch]]:
+    """Matplotlib needs most of a short run's CPU time to write a page of charts, and films most of the rest; only
+    `written_charts` has it do so. In tests of reports the curves of a chart go into its figure, which is not turned
+    into text. Elsewhere a chart is left out, and films have few pixels.
 
-
-@pytest.fixture(autouse=True)
-def empty_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Matplotlib needs most of a short run's CPU time to write a page of charts; only `written_charts` has it do so.
-
-    In tests of reports the curves of a chart go into its figure, which is not turned into text. Elsewhere a chart is
-    left out.
+    Of a module, so that what its fixtures make is short too. Yields what shortens pages anew.
     """
-    if "written_charts" not in request.fixturenames and (plots := sys.modules.get("plaudit.report.plots")):
-        left_out = "to_svg" if request.path.is_relative_to(REPORTS) else "render"
-        monkeypatch.setattr(plots, left_out, lambda *_: Markup("<svg></svg>"))
+    with pytest.MonkeyPatch.context() as patch:
+
+        def shorten() -> pytest.MonkeyPatch:
+            reports = request.path.is_relative_to(REPORTS)
+            if plots := sys.modules.get("plaudit.report.plots"):
+                patch.setattr(plots, "to_svg" if reports else "render", lambda *_: Markup("<svg></svg>"))
+            if not reports:
+                make_films_small(patch.setattr)
+            return patch
+
+        shorten()
+        yield shorten
 
 
-@pytest.fixture(autouse=True)
-def small_films(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Films of a run have few pixels: to render and encode them takes half of a short run's CPU time."""
-    if not request.path.is_relative_to(REPORTS):
-        make_films_small(monkeypatch.setattr)
+@pytest.fixture
+def written_charts(short_pages: Callable[[], pytest.MonkeyPatch]) -> Iterator[None]:
+    """Pages are written as a user gets them: for tests that look at their charts."""
+    short_pages().undo()
+    yield
+    short_pages()
 
 
 def counting_episode(steps: int = 4, first: int = 0, size: tuple[int, int] = (8, 10), **facts: object) -> Episode:

@@ -1,6 +1,7 @@
 """LeRobot's frame signals: what a judge said of each row, in a file that LeRobot's drafts read, and back as labels."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -22,16 +23,22 @@ STEPS = (7, 5)
 NO_IMAGES = WriteOptions(video=False)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LeRobot data set `set` of two episodes without labels, and the store `store` that it was imported into."""
-    made = Store.create(tmp_path / "made")
-    for number, steps in enumerate(STEPS):
-        made.append(counting_episode(steps, first=number))
-    export_dataset(made, tmp_path / "set", "lerobot", NO_IMAGES)
-    (tmp_path / "set/meta/plaudit.parquet").unlink()
-    import_dataset(tmp_path / "set", tmp_path / "store")
-    return tmp_path
+    folder = tmp_path_factory.mktemp("imported")
+    with Store.create(folder / "made") as made:
+        for number, steps in enumerate(STEPS):
+            made.append(counting_episode(steps, first=number))
+        export_dataset(made, folder / "set", "lerobot", NO_IMAGES)
+    (folder / "set/meta/plaudit.parquet").unlink()
+    import_dataset(folder / "set", folder / "store")
+    return folder
+
+
+@pytest.fixture
+def folder(imported: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(imported, tmp_path, dirs_exist_ok=True))
 
 
 def written(folder: Path) -> Path:
