@@ -24,6 +24,7 @@ from plaudit.judges.config import JudgeConfig, check_compared
 from plaudit.judges.evaluation import JudgeEvaluation, frame_prediction
 from plaudit.judges.exam import KeepingJudge, examine, rank
 from plaudit.judges.metrics import EpisodePrediction, FramePrediction, nan_to_none
+from plaudit.judges.ranking import Ranking, rank_by_source, ranked_episodes
 from plaudit.judges.stats import Interval
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, Episode, FloatArray, JudgeId, Scores
@@ -79,6 +80,7 @@ class Entry:
     seconds: float  # per episode, controls included; NaN where all scores were kept from before
     frames_per_s: float
     baseline: bool = False
+    rankings: Sequence[Ranking] = ()  # on episodes with a quality label, of each data set that they come from
 
     @property
     def frame_accuracy(self) -> Interval:
@@ -103,6 +105,7 @@ class Entry:
             "frames_per_second": nan_to_none(self.frames_per_s),
             "cost_s": self.config.cost_s,
             "signals": {name: vars(signal) for name, signal in self.config.signals.items()},
+            "rankings": [one.to_json() for one in self.rankings],
         }
 
 
@@ -117,9 +120,11 @@ def enter(
     check_compared(config)
     judge = KeepingJudge(config.build_with_progress(), kept)
     certificate, evaluation = examine(store, config, judge, sources, ids, name=name, **options)
+    watch = {"progress": options["progress"]} if "progress" in options else {}
+    rankings = rank_by_source(ranked_episodes(store, config, judge, ids, evaluation.labels, **watch))
     seconds = judge.seconds / judge.episodes if judge.episodes else np.nan
     rate = judge.frames / judge.seconds if judge.episodes else np.nan
-    return Entry(name, config, certificate, evaluation, seconds, rate, isinstance(config, BaselineConfig))
+    return Entry(name, config, certificate, evaluation, seconds, rate, isinstance(config, BaselineConfig), rankings)
 
 
 # Judges next to each other

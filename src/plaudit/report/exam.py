@@ -52,6 +52,12 @@ _ABOUT_FIGURES = (
     "0 where nothing moves. A clock has an ROC AUC of 0.5 on frames of the same number."
 )
 
+_ABOUT_RANKING = (
+    "The metrics of RBM-EVAL, on robot episodes with a quality label. Kendall's tau between quality (failure, "
+    "suboptimal, successful) and the value of the last frame: 1 is the right order, 0 is chance. Alignment is "
+    "Pearson's correlation of 5 values of each success with time, which a clock gets right."
+)
+
 
 def save_exam(target: Path, examined: Examined, verdict: Verdict) -> None:
     """Write the folder of an exam; it appears complete or not at all."""
@@ -209,7 +215,7 @@ def save_arena(
             [(entry.certificate, entry.evaluation) for entry in entries],
             verdict,
             title=title,
-            more=[*_failed_section(failed), _accuracy_section(entries), *compared],
+            more=[*_failed_section(failed), _accuracy_section(entries), *_ranking_section(entries), *compared],
         )
 
 
@@ -227,6 +233,25 @@ def _accuracy_section(entries: Sequence[Entry]) -> Markup:
     ]
     header = ("judge", "frames right", "episodes right", "value order", "calibration error", "time per episode")
     return page.section("Accuracy and time", page.table(rows, header), page.text(_ABOUT_ACCURACY, "muted"))
+
+
+def _ranking_section(entries: Sequence[Entry]) -> list[Markup]:
+    rows = [
+        (
+            entry.name,
+            one.source or "-",
+            f"{one.episodes:,}",
+            f"{one.tasks:,}",
+            _number(one.kendall),
+            "-" if math.isnan(one.pairs_in_order) else format_percent(one.pairs_in_order),
+            _number(one.alignment),
+        )
+        for entry in entries
+        for one in entry.rankings
+    ]
+    header = ("judge", "data set", "episodes", "tasks", "Kendall's tau", "pairs in order", "alignment")
+    about = page.text(_ABOUT_RANKING, "muted")
+    return [page.section("Ranking by quality", page.table(rows, header), about)] if rows else []
 
 
 def _number(rate: Interval) -> str:

@@ -1,4 +1,4 @@
-"""Data set formats, read and written: LeRobot, HDF5, Zarr, RLDS, RoboReward, bags, `.npy`, `.pkl`. One file each.
+"""Data set formats, read and written: LeRobot, HDF5, Zarr, RLDS, RoboReward, RBM, bags, `.npy`, `.pkl`. One file each.
 
 A format is read as a `Dataset`: its metadata and a list of `Source`s, each of which loads one episode and fails alone.
 It is written by a function that takes episodes one at a time.
@@ -30,10 +30,12 @@ def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Datase
 
 def layout_of(path: Path) -> Any:
     """What has the function `read` for a file or folder, by what is in it; nothing is decoded."""
-    from plaudit.data.formats import lerobot, npy, pkl
+    from plaudit.data.formats import lerobot, npy, pkl, rbm
 
     if not path.exists():
         raise UnknownFormat(f"{path} does not exist")
+    if rbm.LAYOUT.find(path):  # of which one form has a meta/info.json, too
+        return rbm.LAYOUT
     for layout in (lerobot, npy.LAYOUT, pkl.LAYOUT) if path.is_dir() else ():
         if layout.detect(path):
             return layout
@@ -47,16 +49,16 @@ def layout_of(path: Path) -> Any:
     raise UnknownFormat(
         f"{path} is not a store, nor one of the layouts that we read: LeRobot (meta/info.json), "
         "positive/ and negative/ folders of .npy, success/ and failure/ folders of .pkl. "
-        "It is no .hdf5 file, Zarr (meta/episode_ends), RLDS (features.json), RoboReward (metadata.jsonl) or ROS 2 bag "
-        "(.mcap, .db3) either"
+        "It is no .hdf5 file, Zarr (meta/episode_ends), RLDS (features.json), RoboReward (metadata.jsonl), RBM "
+        "(processed_dataset/state.json, train/metadata.parquet) or ROS 2 bag (.mcap, .db3) either"
     )
 
 
 def column_layout(path: Path) -> Any:
     """The `ColumnLayout` of a file or folder, None if it has none; imports no decoder."""
-    from plaudit.data.formats import hdf5, rlds, roboreward, rosbag, zarr
+    from plaudit.data.formats import hdf5, rbm, rlds, roboreward, rosbag, zarr
 
-    layouts = (zarr.LAYOUT, rlds.LAYOUT, roboreward.LAYOUT, rosbag.LAYOUT, hdf5.LAYOUT)
+    layouts = (zarr.LAYOUT, rlds.LAYOUT, roboreward.LAYOUT, rbm.LAYOUT, rosbag.LAYOUT, hdf5.LAYOUT)
     return next((layout for layout in layouts if layout.find(path)), None)
 
 

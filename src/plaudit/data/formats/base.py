@@ -32,7 +32,7 @@ FREE = 256 << 20
 RATIO = 2000
 TABLE_RATIO = 200  # of numbers
 
-FormatName = Literal["npy", "pkl", "lerobot", "hdf5", "zarr", "rlds", "roboreward", "rosbag"]
+FormatName = Literal["npy", "pkl", "lerobot", "hdf5", "zarr", "rlds", "roboreward", "rbm", "rosbag"]
 RewardFrame = Literal["next", "same"]
 
 
