@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -61,6 +62,31 @@ def test_old_episodes_are_compressed_first_and_evicted_last(tmp_path):
     assert on_disk <= 1.5 * (store.settings.capacity_bytes or 0)
     store.close()
     assert verify(Store.open(tmp_path / "s")) == verify(store) and check(tmp_path / "s").ok
+
+
+def test_frames_that_do_not_shrink_stay_as_they_are_in_one_session_as_in_many(tmp_path):
+    rng = np.random.default_rng(0)
+    one, many = (make_store(tmp_path / name, codec="lossless") for name in ("one", "many"))
+    for n in range(8):
+        episode = nth_episode(n)
+        if n in (1, 4, 6):
+            noise = rng.integers(0, 256, (5, 48, 64, 3), dtype=np.uint8)
+            episode = replace(episode, frames={"front": noise})
+        for store in (one, many):
+            store.append(episode)
+        many.close()
+        many = Store.open(tmp_path / "many", write=True)
+        sizes = [{i: store.nbytes_of(i) for i in store.ids} for store in (one, many)]
+        assert sizes[0] == sizes[1]
+    assert sizes[0][6] == EPISODE_BYTES and sizes[0][5] < EPISODE_BYTES / 2  # noise stays raw, the others shrink
+
+
+def test_the_newest_episode_stays_raw_after_newer_ones_were_evicted(tmp_path):
+    store = Store.create(tmp_path / "s", capacity_bytes=EPISODE_BYTES, compress_old="jpeg:50")
+    store.extend([nth_episode(n) for n in range(6)], evict=False)
+    store.evict([4, 5])
+    store.compress_surplus()
+    assert [bool(store.segment(store.entry(i).segment).schema.images) for i in store.ids] == [True, True, True, False]
 
 
 def test_readers_and_replay_follow_episodes_that_are_compressed(tmp_path):

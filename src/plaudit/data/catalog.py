@@ -333,7 +333,7 @@ class Catalog:
 
     def next_raw(self, first: int, codec: Codec) -> int | None:
         """The oldest episode from `first` on whose frames are not stored by a codec; None: only the newest is left."""
-        for episode_id in range(first, self.next_id - 1):
+        for episode_id in range(first, next(reversed(self.entries), 0)):
             entry = self.entries.get(episode_id)
             if entry is not None:
                 schema = self.segments[entry.segment].schema

@@ -69,6 +69,10 @@ SEGMENTS_PER_CAPACITY = 16  # eviction frees whole segments, so a full store tak
 COMPACT_AFTER = 1000, 4  # the journal is rewritten beyond this many lines plus this many for each live episode
 
 
+class NotSmaller(Exception):
+    """An episode takes no less space by another codec."""
+
+
 class Store:
     """Open with `Store.open` or `Store.create`; use as a context manager.
 
@@ -448,26 +452,30 @@ class Store:
         """Compress the oldest episodes beyond the capacity, if this store does. The newest stays as it is."""
         codec, most = self.settings.compress_old, self.settings.capacity_bytes or math.inf
         while not codec.is_raw and self.nbytes > most:
-            oldest, before = self._catalog.next_raw(self._first_raw, codec), self.nbytes
+            oldest = self._catalog.next_raw(self._first_raw, codec)
             if oldest is None:
                 break
             self._first_raw = oldest + 1
             try:
                 self._compress(oldest, codec)
+            except NotSmaller:  # it stays, so that the next session, which tries it again, ends up the same
+                if self.segment(self.entry(oldest).segment).schema.codecs:  # compressed better before, as others are
+                    self._first_raw = self.next_id
             except (InvalidEpisode, StoreDamaged):  # of a size that the codec does not take, or damaged: it stays
                 continue
             except StoreError:  # the disk is full
                 break
-            if self.nbytes >= before:  # it was compressed better before
-                self._first_raw = self.next_id
 
     def _compress(self, episode_id: int, codec: Codec) -> None:
         """Store an episode's frames by a codec. Its id and its labels stay, its old place is evicted."""
         episode, copied = self.episode(episode_id), self.entry(episode_id).line
 
         def write() -> Iterator[Record]:
-            for line in self._write(episode_id, episode, StoreImages(codec), copied):
-                yield {**line, "op": "move"} if line["op"] == "episode" else line
+            *segment, line = self._write(episode_id, episode, StoreImages(codec), copied)
+            line = {**line, "op": "move"}
+            if self._catalog.size(EpisodeEntry.parse(line)) >= self.nbytes_of(episode_id):
+                raise NotSmaller
+            yield from [*segment, line]
 
         self._commit(write)
 

@@ -297,6 +297,8 @@ class SimulatedRun:
         gave_up = "did not recover within" in text and bool(self._events("unreachable"))
         judge = self.scenario.errors.get("raises", 0) and ("could not label" in text or "raises on" in text)
         blind = "sees success in" in text or "demonstrations leave them out" in text
+        # DSRL checks its base.
+        blind = blind or "the base never succeeds in" in text or "it was not trained for such noise" in text
         is_over = bool(gave_up or judge or blind or (self._silent is not None and self._silent.what == "always"))
         worker = self._group is not None and self._group.fired
         causes = {"is full": full, "No space left": full, SILENT: fired, "cannot be reached": fired}

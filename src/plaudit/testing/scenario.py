@@ -300,6 +300,8 @@ def _varied(scenario: Scenario, config: TrainingConfig) -> Scenario:
     for n in range(pick((0, 0, 2, 5, 10, 20), seed, SETTINGS)):
         part, drawn = pick(("learner.", "learner.", "judge.", ""), seed, SETTINGS, n, "part"), scenario.keys
         free = [key for key in sorted(keys) if key.startswith(part) and not belongs(key, {*FIXED, *NEVER, *drawn})]
+        if not free:
+            continue
         key = pick(free, seed, SETTINGS, n)
         value = any_value(keys[key], key, seed, SETTINGS, n, "value")
         if value != keys[key][1] and not any(belongs(name, [key]) for name in drawn):

@@ -79,6 +79,7 @@ class SampleOptions(Config):
     gamma: Fraction
     n_step: SmallInt = 1
     horizon: SmallInt | None = None
+    whole_windows: bool = False  # leave out windows of `horizon` actions that the time limit cuts short
     history: History = 0
     cameras: tuple[str, ...] = ()
     demo_ratio: Fraction = 0.5
@@ -396,8 +397,8 @@ def make_sampler(
     frames: "DeviceFrames | None" = None,
 ) -> ReplaySampler:
     """From the files, which are mapped into this process. features, frames: see `ReplaySampler`"""
-    names = ("gamma", "n_step", "horizon", "history", "cameras", "reward", "terminate_on_success", "seed")
-    shared: dict[str, Any] = {name: getattr(options, name) for name in (*names, "interventions")}
+    names = ("gamma", "n_step", "horizon", "whole_windows", "history", "cameras", "interventions", "reward")
+    shared: dict[str, Any] = {name: getattr(options, name) for name in (*names, "terminate_on_success", "seed")}
     shared |= {"features": features, "frames": frames, "shares": (options.demo_ratio, 1 - options.demo_ratio)}
     online, demos, trusted = stores["episodes"], stores.get("demos"), counted_sources(options.source)
     if demos is None:
