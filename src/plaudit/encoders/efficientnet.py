@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
+from plaudit.data.weights import UNTAUGHT, numbers_at_most
 from plaudit.encoders import (
     Channels,
     PretrainedConfig,
@@ -42,15 +43,17 @@ class EfficientNetConfig(PretrainedConfig):
     weights: Literal["imagenet"] | Path | None = "imagenet"  # or a file of the same names; None: random
 
     def build(self, *, pretrained: bool = True) -> "EfficientNetLite0":
-        encoder = EfficientNetLite0()
-        if pretrained and self.weights is not None:
-            path = imagenet_weights() if self.weights == "imagenet" else Path(self.weights)
-            # Counters of batches are the only tensors that are no floats, and nothing reads them.
-            state, counters = encoder.state_dict(), "num_batches_tracked"
-            published = {n: value for n, value in read_state_dict(path).items() if not n.endswith(counters)}
-            wanted = {n: tuple(t.shape) for n, t in state.items() if not n.endswith(counters)}
-            taken = select_tensors(published, wanted, path=path, network="EfficientNet-Lite0", skip=("_fc.",))
-            encoder.load_state_dict(state | taken)
+        if not pretrained or self.weights is None:
+            return EfficientNetLite0()
+        path = imagenet_weights() if self.weights == "imagenet" else Path(self.weights)
+        with numbers_at_most(UNTAUGHT, path, random=False):
+            encoder = EfficientNetLite0()
+        # Counters of batches are the only tensors that are no floats, and nothing reads them.
+        state, counters = encoder.state_dict(), "num_batches_tracked"
+        published = {n: value for n, value in read_state_dict(path).items() if not n.endswith(counters)}
+        wanted = {n: tuple(t.shape) for n, t in state.items() if not n.endswith(counters)}
+        taken = select_tensors(published, wanted, path=path, network="EfficientNet-Lite0", skip=("_fc.",))
+        encoder.load_state_dict(state | taken)
         return encoder
 
 
