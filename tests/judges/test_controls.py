@@ -7,7 +7,9 @@ from conftest import counting_episode
 from plaudit.errors import ContractError, JudgeError
 from plaudit.judges.certificate import ControlResult, failed_controls
 from plaudit.judges.controls import (
+    ScoredControl,
     blank_images,
+    control_results,
     frozen_frame,
     run_controls,
     time_reversed,
@@ -15,7 +17,7 @@ from plaudit.judges.controls import (
 )
 from plaudit.judges.stats import Interval
 from plaudit.rule import DecisionRule
-from plaudit.types import Episode, JudgeId, Scores
+from plaudit.types import Episode, JudgeId, Labels, Scores
 
 FIRST, LAST = 14, 20
 
@@ -160,6 +162,14 @@ def test_an_episode_that_begins_with_success_makes_no_control_but_blank():
         (n, 0, True) for n in ("frozen frame", "time reversed", "truncated")
     ]
     assert [r.frames for r in results[3:]] == [8] * 4
+
+
+def test_a_control_whose_success_frames_stay_unlabeled_has_no_recall():
+    """A cascade may decide none of them."""
+    target = np.array([0, 0, 1, 1], "f4")
+    labels = Labels.from_targets(np.array([0, 0, np.nan, np.nan], "f4"), "cascade")
+    *_, dark = control_results([ScoredControl("darker", labels, target == 0, target == 1)], 0.5)
+    assert (dark.recall, dark.frames, dark.fpr.value) == (None, 2, 0)
 
 
 # The run

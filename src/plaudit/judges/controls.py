@@ -26,7 +26,7 @@ from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.certificate import MAX_FPR, ControlResult
 from plaudit.judges.labeling import BATCH, batches, label_mapping
-from plaudit.judges.metrics import EpisodePrediction, frame_rate
+from plaudit.judges.metrics import EpisodePrediction, frame_rate, nan_to_none
 from plaudit.protocols import Judge
 from plaudit.rule import release
 from plaudit.types import BoolArray, ByteArray, Episode, FloatArray, Labels, ProgressFn
@@ -117,7 +117,7 @@ def control_results(scored: Sequence[ScoredControl], threshold: float, fpr: floa
                 frames=sum(len(one.target) for one in failures),
                 fpr=frame_rate(failures, threshold, 0),
                 max_fpr=MAX_FPR + (fpr if successes else 0),
-                recall=frame_rate(successes, threshold, 1).value if successes else None,
+                recall=nan_to_none(frame_rate(successes, threshold, 1).value),  # None: it labeled no success frame
             )
         )
     return results
