@@ -111,6 +111,12 @@ def test_averaged_repeats_would_not_fit_the_head(copied):
         build(copied)
 
 
+def test_heads_stay_in_float32_next_to_a_model_in_bfloat16(published):
+    reader = build(published[0], dtype="bfloat16").reader
+    assert reader.model.model.dtype == torch.bfloat16
+    assert {weights.dtype for weights in reader.model.heads.values()} == {torch.float32}
+
+
 def test_symlog_bins_by_hand(published):
     reader = build(published[0]).reader
     assert_allclose(reader.centers[0], 0)
