@@ -1,6 +1,7 @@
 """Several judges on the same episodes: who is better, where they differ, and two baselines that must fail."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from plaudit.judges.arena import (
 from plaudit.judges.config import SUCCESS, Signal
 from plaudit.judges.published.config import TopRewardConfig
 from plaudit.report.verdict import Verdict, arena_verdict
+from plaudit.types import Labels
 
 SOURCES = ("human",)
 
@@ -86,6 +88,15 @@ def test_disagreements_are_the_frames_where_two_judges_differ_most(store, entrie
     assert first.spread == pytest.approx(float(np.abs(probs["good"] - probs["weak"]).max()))
 
 
+def test_a_judge_that_decides_nothing_does_not_disagree(store, entries):
+    good, weak = entries[:2]
+    undecided = disagreements(store, entries)[0].frame.episode
+    labels = dict(good.evaluation.labels)
+    labels[undecided] = Labels.from_targets(np.full(labels[undecided].steps + 1, np.nan, np.float32), "cascade")
+    shown = disagreements(store, [replace(good, evaluation=replace(good.evaluation, labels=labels)), weak])
+    assert undecided not in [one.frame.episode for one in shown] and shown
+
+
 def test_scores_within_an_episode_are_not_compared(store, monkeypatch):
     scaled = {SUCCESS: Signal("scaled", unit="fraction", scope="episode")}
     monkeypatch.setattr(TopRewardConfig, "signals", property(lambda _: scaled))
@@ -94,8 +105,6 @@ def test_scores_within_an_episode_are_not_compared(store, monkeypatch):
 
 
 def test_baselines_that_pass_make_the_arena_worthless(entries):
-    from dataclasses import replace
-
     passing = replace(entries[2], certificate=entries[0].certificate)
     with pytest.raises(JudgeError, match="the baseline 'clock' passes on these episodes"):
         check_baselines([*entries[:2], passing])

@@ -296,8 +296,10 @@ def test_the_numbers_are_there_for_a_program(page, tmp_path):
 def test_recall_and_the_onset_error_have_intervals_that_count_episodes(tmp_path):
     late = [EpisodePrediction(np.arange(9) >= 3 + n % 3, np.arange(9) >= 3, n) for n in range(8)]
     page = report(tmp_path, of=compute_metrics(late, SINGLE))
-    assert "1 frame (0 to 2)" in page  # the median
-    assert "2 frames (1 or more)" in page  # the 90th percentile of eight episodes may be anything from there on
+    assert "1 frame (0\u00a0to\u00a02)" in page  # the median; an interval stays on one line
+    assert (
+        "2 frames (1\u00a0or\u00a0more)" in page
+    )  # the 90th percentile of eight episodes may be anything from there on
     found = compute_metrics(late, SINGLE)
     again = compute_metrics([replace(one, episode=n) for n, one in enumerate([*late] * 10)], SINGLE)
     assert found.recall == pytest.approx(again.recall)

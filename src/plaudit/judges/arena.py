@@ -185,15 +185,16 @@ def disagreements(store: Store, entries: Sequence[Entry]) -> list[Disagreement]:
     predictions = {entry.name: {one.episode: one for one in entry.evaluation.predictions} for entry in shown}
     common = sorted(set.intersection(*(set(one) for one in predictions.values()))) if len(shown) > 1 else []
     places: list[tuple[float, int, int]] = []
+    answers = {i: {one.name: _answers(one.evaluation, predictions[one.name][i]) for one in shown} for i in common}
     for episode_id in common:
-        probs = np.stack([one[episode_id].success_prob for one in predictions.values()])
-        spread = probs.max(0) - probs.min(0)
+        probs = np.stack(list(answers[episode_id].values()))
+        spread = np.nan_to_num(np.fmax.reduce(probs) - np.fmin.reduce(probs))
         places.append((float(spread.max()), episode_id, int(spread.argmax())))
     chosen = []
     for spread, episode_id, frame in sorted(places, reverse=True)[:GALLERY]:
         if spread < 0.05:
             break
-        probs = {name: float(one[episode_id].success_prob[frame]) for name, one in predictions.items()}
+        probs = {name: float(one[frame]) for name, one in answers[episode_id].items() if not np.isnan(one[frame])}
         first: EpisodePrediction = next(iter(predictions.values()))[episode_id]
         chosen.append(Disagreement(frame_prediction(store.episode(episode_id), first, frame), probs))
     return chosen
@@ -240,6 +241,11 @@ def _right_frames(evaluation: JudgeEvaluation) -> tuple[AnyArray, AnyArray]:
         right.append(int((success == (one.target == 1))[one.has_target].sum()))
         total.append(int(one.has_target.sum()))
     return np.array(right, float), np.array(total, float)
+
+
+def _answers(evaluation: JudgeEvaluation, one: EpisodePrediction) -> AnyArray:
+    """[F] P(success), NaN where the judge labels nothing: a cascade may leave an episode undecided."""
+    return np.where(evaluation.labels[one.episode].labeled, one.success_prob, np.nan)
 
 
 def _as_json(rate: Interval) -> list[float | None]:

@@ -29,6 +29,7 @@ from plaudit.report.verdict import Verdict
 from plaudit.trust import plain
 from plaudit.types import ByteArray
 
+_INTERVAL = re.compile(r"\([-\d.,]+%? (?:to|or) [\w.,%-]+\)")  # (0.4% to 1.2%), (3 or more)
 _MAX_THUMBNAIL = (320, 240)  # pixels, width and height
 _JPEG_QUALITY = 92  # as PNG, a few dozen camera images are ten megabytes
 
@@ -59,10 +60,11 @@ def tiles(numbers: Mapping[str, str]) -> Markup:
 
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str] = ()) -> Markup:
-    """Rows of cells."""
+    """Rows of cells. An interval in brackets stays on one line."""
 
     def line(cells: Sequence[str], tag: str) -> Markup:
-        return fill("<tr>{}</tr>", Markup("").join(fill(f"<{tag}>{{}}</{tag}>", cell) for cell in cells))
+        row = fill("<tr>{}</tr>", Markup("").join(fill(f"<{tag}>{{}}</{tag}>", cell) for cell in cells))
+        return Markup(_INTERVAL.sub(lambda one: one[0].replace(" ", "\u00a0"), row))
 
     head = fill("<thead>{}</thead>", line(header, "th")) if header else Markup("")
     return fill("<table>{}<tbody>{}</tbody></table>", head, join(line(cells, "td") for cells in rows))
