@@ -76,7 +76,8 @@ def head(outputs: int, seed: int) -> dict[str, torch.Tensor]:
 def robometer_heads(bins: int = 10) -> dict[str, torch.Tensor]:
     heads = {"progress_head": bins, "success_head": 1, "preference_head": 1}
     tensors = {f"{name}.{k}": v for i, (name, n) in enumerate(heads.items()) for k, v in head(n, i + 1).items()}
-    return {**tensors, "frame_pool_attn.weight": torch.ones(1, WIDTH)}
+    unused = {"frame_pool_attn.weight": torch.ones(1, WIDTH), "similarity_head.4.bias": torch.ones(1)}  # of old files
+    return {**tensors, **unused}
 
 
 def save_robometer(folder: Path, layout: str = "upstream", bins: int = 10, tokenizer_too: bool = True) -> Any:

@@ -257,5 +257,6 @@ def test_frames_by_hand():
     assert even_frames(50, 8) == [0, 7, 14, 21, 29, 36, 43, 50]
     assert frames_by_time(0, 10.0, 1.0) == [0]
     assert frames_by_time(20, 10.0, 1.0) == [0, 10, 20]
+    assert frames_by_time(25, 10.0, 1.0) == [0, 10, 20, 25]  # the last frame is always shown
     assert frames_by_time(9, 30.0, 30.0) == list(range(10))
     assert timestamps([0.0, 1.0, 2.0]) == ["<0.5 seconds>", "<2.0 seconds>"]
