@@ -13,9 +13,9 @@ BIN := $(VENV)/bin
 DOCS := .venv-docs$(addprefix -,$(notdir $(PYTHON)))
 SETUP := pyproject.toml scripts/setup.sh requirements/lock.txt requirements/lock-simulators.txt
 
-# Processes that test, file by file (tests/workers.py): conftest.py puts the longest first. A third works while another
+# Processes that test, file by file (tests/workers.py): conftest.py puts the longest first. The others work while one
 # waits.
-JOBS := 3
+JOBS := 4
 CLUSTERS := tests/cluster tests/integration
 PYTEST := $(BIN)/pytest --jobs $(JOBS)
 # Of commands that run at the same time, one writes as it goes and the others when they are done.
