@@ -5,7 +5,7 @@ import pytest
 
 from conftest import counting_episode
 from plaudit.errors import ContractError, JudgeError
-from plaudit.judges.certificate import ControlResult, failed_controls
+from plaudit.judges.certificate import MAX_FPR, ControlResult, failed_controls
 from plaudit.judges.controls import (
     ScoredControl,
     blank_images,
@@ -168,8 +168,9 @@ def test_a_control_whose_success_frames_stay_unlabeled_has_no_recall():
     """A cascade may decide none of them."""
     target = np.array([0, 0, 1, 1], "f4")
     labels = Labels.from_targets(np.array([0, 0, np.nan, np.nan], "f4"), "cascade")
-    *_, dark = control_results([ScoredControl("darker", labels, target == 0, target == 1)], 0.5)
+    *_, dark = control_results([ScoredControl("darker", labels, target == 0, target == 1)], 0.5, fpr=0.1)
     assert (dark.recall, dark.frames, dark.fpr.value) == (None, 2, 0)
+    assert dark.max_fpr == MAX_FPR, "a certificate refuses a higher limit for it"
 
 
 # The run

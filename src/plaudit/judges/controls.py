@@ -110,14 +110,15 @@ def control_results(scored: Sequence[ScoredControl], threshold: float, fpr: floa
         of_name = [one for one in scored if one.name == name]
         failures = predictions(((one, one.mask) for one in of_name), 0)
         successes = predictions(((one, one.success) for one in of_name if one.success is not None), 1)
+        recall = frame_rate(successes, threshold, 1).value  # NaN: it labeled no success frame
         results.append(
             ControlResult(
                 name=name,
                 episodes=len(of_name),
                 frames=sum(len(one.target) for one in failures),
                 fpr=frame_rate(failures, threshold, 0),
-                max_fpr=MAX_FPR + (fpr if successes else 0),
-                recall=nan_to_none(frame_rate(successes, threshold, 1).value),  # None: it labeled no success frame
+                max_fpr=MAX_FPR + (0 if np.isnan(recall) else fpr),
+                recall=nan_to_none(recall),
             )
         )
     return results
