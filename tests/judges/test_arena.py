@@ -21,6 +21,7 @@ from plaudit.judges.arena import (
 )
 from plaudit.judges.config import SUCCESS, Signal
 from plaudit.judges.published.config import TopRewardConfig
+from plaudit.report.exam import save_arena
 from plaudit.report.verdict import Verdict, arena_verdict
 from plaudit.types import Labels
 
@@ -108,6 +109,14 @@ def test_baselines_that_pass_make_the_arena_worthless(entries):
     passing = replace(entries[2], certificate=entries[0].certificate)
     with pytest.raises(JudgeError, match="the baseline 'clock' passes on these episodes"):
         check_baselines([*entries[:2], passing])
+
+
+def test_a_time_too_short_to_show_is_not_zero(entries, tmp_path):
+    shown = [replace(entry, seconds=seconds) for entry, seconds in zip(entries, (3e-5, 0.25, 2.5, np.nan), strict=True)]
+    save_arena(tmp_path / "arena", shown, [], [], {}, Verdict("Usable.", "It passed.", "Use it.", "plaudit", "good"))
+    page = (tmp_path / "arena/report.html").read_text()
+    for cell in ("under 0.1 ms", "250.0 ms", "2.5 s", "-"):
+        assert f"<td>{cell}</td></tr>" in page
 
 
 def test_names_are_short_where_they_can_be():

@@ -261,6 +261,8 @@ def _number(rate: Interval) -> str:
 def _seconds(seconds: float) -> str:
     if math.isnan(seconds):
         return "-"
+    if seconds < 1e-4:
+        return "under 0.1 ms"
     return f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
