@@ -64,6 +64,10 @@ def test_a_config_is_read_without_torch():
         ("judge=runs", "there is no judge 'runs', nor such a file or folder; known: cascade, classifier"),
         ("learner.num_subsample_critics=3", "num_subsample_critics is 3, but there are 2 critics"),
         ("policy.cameras=[front]", "policy.cameras has 'front', and env.obs is 'state', .* write env.obs=both"),
+        (
+            "run.store_images=lossless,front=raw",
+            "run.store_images has 'front', and env.obs is 'state', .* write env.obs=both",
+        ),
     ],
 )
 def test_a_mistake_is_answered_with_what_was_meant(override: str, said: str):

@@ -23,7 +23,7 @@ from plaudit.data.ledger import LabelVersion
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
 from plaudit.training.config import TrainingConfig
-from plaudit.types import Episode, Labels
+from plaudit.types import TRUSTED, Episode, Labels
 
 PEOPLE = ("human", "cutoff")
 Transitions = dict[int, tuple[float, float]]  # step -> reward, discount
@@ -176,6 +176,10 @@ def excluded(store: Store) -> set[int]:
 
 
 def begins_with_success(labels: Labels) -> bool:
-    """Whether success was decided as soon as the judge's rule could decide anything."""
+    """Whether a judge, which may be wrong, saw success as soon as its rule could decide anything."""
     rule = labels.judge.rule
-    return rule is not None and bool(labels.success[labels.labeled][: rule.window[0]].any())
+    return (
+        rule is not None
+        and labels.judge.source not in TRUSTED
+        and bool(labels.success[labels.labeled][: rule.window[0]].any())
+    )

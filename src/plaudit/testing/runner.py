@@ -299,6 +299,7 @@ class SimulatedRun:
         blind = "sees success in" in text or "demonstrations leave them out" in text
         # DSRL checks its base.
         blind = blind or "the base never succeeds in" in text or "it was not trained for such noise" in text
+        blind = blind or "reports no" in text  # what a robot reports is known when it is asked
         is_over = bool(gave_up or judge or blind or (self._silent is not None and self._silent.what == "always"))
         worker = self._group is not None and self._group.fired
         causes = {"is full": full, "No space left": full, SILENT: fired, "cannot be reached": fired}

@@ -36,7 +36,7 @@ from plaudit.config import (
     SmallInt,
     parse,
 )
-from plaudit.data.frame_codecs import CodecText, ImagesText
+from plaudit.data.frame_codecs import CodecText, ImagesText, StoreImages
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import ConfigError, PolicyError, did_you_mean
 from plaudit.judges.cascade import CascadeConfig
@@ -698,6 +698,7 @@ def _check_cameras(config: TrainingConfig) -> None:
     collected = (config.collect and config.collect.cameras) or ()
     cameras = [("policy.cameras", camera, camera) for camera in config.policy.cameras or ()]
     cameras += [("collect.cameras", camera, name_of_camera(camera, env.cameras, collected)) for camera in collected]
+    cameras += [("run.store_images", c, c) for c, _ in StoreImages.parse(config.run.store_images).cameras]
     for key, camera, env_name in cameras:
         if shows_none:
             raise ValueError(

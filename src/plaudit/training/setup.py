@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaudit.contracts import missing_members
 from plaudit.data.batch import FeatureCache
+from plaudit.data.frame_codecs import StoreImages
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.devices import resolve_device
@@ -190,12 +191,14 @@ def _choose(folder: RunFolder) -> Normalizer | None:
 def learner_env_spec(config: TrainingConfig, env: VecEnv | EnvSpec) -> EnvSpec:
     """What the learner sees of an env or a robot, and does to it."""
     chosen = env.cameras if config.policy.cameras is None else config.policy.cameras
-    for camera in chosen:
-        if camera not in env.cameras:
-            cameras = ", ".join(env.cameras) or "none"
-            raise TrainingError(
-                f"policy.cameras has '{camera}', which {config.target_name} does not have; it has: {cameras}"
-            )
+    stored = dict(StoreImages.parse(config.run.store_images).cameras)
+    for key, named in {"policy.cameras": chosen, "run.store_images": stored}.items():
+        for camera in named:
+            if camera not in env.cameras:
+                cameras = ", ".join(env.cameras) or "none"
+                raise TrainingError(
+                    f"{key} has '{camera}', which {config.target_name} does not have; it has: {cameras}"
+                )
     if isinstance(env, EnvSpec):
         _check_stale_chunks(config, env)
     return EnvSpec(env.state_dim, env.action_dim, {camera: env.cameras[camera] for camera in chosen})
