@@ -82,15 +82,15 @@ def test_in_turn_both_parts_see_the_same_observation(log):
 
 
 def test_a_takeover_discards_the_chunk_that_is_being_inferred(log):
-    hand = HandConfig(first=12, last=13)  # shorter than the inference that begins at step 10
+    hand = HandConfig(first=20, last=21)  # within the inference that begins at step 10 or soon after
     config = InferenceConfig(max_episode_steps=120, execution_horizon=10, idle_action="repeat")
-    with Rtc(PuppetConfig(log=log), CounterConfig(took=0.15), config, hand) as engine:
+    with Rtc(PuppetConfig(log=log), CounterConfig(took=0.3), config, hand) as engine:
         (episode,) = engine.episodes(1)
-    assert (episode.control_mode[12:14] == HUMAN).all() and episode.meta["discarded_chunks"] == 1
-    after = episode.actions[14:, 0]
+    assert (episode.control_mode[20:22] == HUMAN).all() and episode.meta["discarded_chunks"] == 1
+    after = episode.actions[22:, 0]
     idle = int(np.argmax(after != 500))
     assert idle > 0 and (after[:idle] == 500).all()  # nothing that was inferred before the takeover is executed
-    assert after[idle:].tolist() == list(range(14 + idle, 120))
+    assert after[idle:].tolist() == list(range(22 + idle, 120))
 
 
 def test_chunks_that_come_after_their_last_action_are_reported(log):
