@@ -15,7 +15,7 @@ SETUP := pyproject.toml scripts/setup.sh requirements/lock.txt requirements/lock
 
 # Processes that test, file by file (tests/workers.py): conftest.py puts the longest first. The others work while one
 # waits.
-JOBS := 4
+JOBS := 5
 CLUSTERS := tests/cluster tests/integration
 PYTEST := $(BIN)/pytest --jobs $(JOBS)
 # Of commands that run at the same time, one writes as it goes and the others when they are done.

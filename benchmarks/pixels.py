@@ -52,7 +52,7 @@ TASKS = {
     "pick_place": Task(0.95, 24_000, clumsy=1000, settings="learner.utd_ratio=1"),
     # The judge's own threshold, for few false successes, misses a fifth of the frames with success. The
     # policy soon leaves the data of the judge. While most of its episodes are withheld, it forgets what it learned.
-    "push": Task(0.9, 28_000, (900, 1200), 600, "learner.utd_ratio=1", "judge.rule.threshold=0.5 judge.ood=accept"),
+    "push": Task(0.9, 24_000, (900, 1200), 600, "learner.utd_ratio=1", "judge.rule.threshold=0.5 judge.ood=accept"),
 }
 
 
