@@ -303,6 +303,19 @@ def test_edits_stay_within_their_scale_and_grow_with_the_updates(base: Path):
         assert edited.abs().max() <= largest + 1e-6 and edited.abs().max() > 0.7 * largest
 
 
+def test_a_penalty_keeps_edits_small(base: Path):
+    sizes = []
+    for penalty in (0.0, 100.0):
+        learner, batch = expo(base, edit_penalty=penalty, temperature_init=1e-6, lr=1e-2), windows()
+        for _ in range(150):
+            learner.update(batch)
+        obs, policy = learner.augment_batch(batch, 0)[0], learner.net.policy
+        features, chunks = policy.features(obs), policy.base.sample(obs, learner.rng)[:, None]
+        noise = torch.zeros(chunks.flatten(2).shape)
+        sizes.append(policy.editor.edits(features, chunks, noise)[0].abs().mean().item())
+    assert sizes[1] < 0.1 < sizes[0]
+
+
 def test_candidates_are_the_bases_chunks_and_the_same_edited_in_their_first_actions(base: Path):
     learner = expo(base, critic_horizon=1, edit_scale=0.5)
     learner.update(windows())

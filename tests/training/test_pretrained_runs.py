@@ -25,7 +25,7 @@ METHODS = {
     "steer": "learner=steer",
     "dsrl": "learner=dsrl",
     "expo": "learner=expo learner.num_samples=4 learner.edit_warmup=100",
-    "residual": "learner=expo learner.num_samples=1 learner.select=false learner.edit_scale=0.5",
+    "residual": "learner=expo learner.num_samples=1 learner.select=false learner.edit_scale=0.5 learner.edit_penalty=0",
 }
 SMALL = "learner.batch_size=32 learner.random_steps=100 run.num_envs=8 evaluation.episodes=64 evaluation.freq=100000"
 slow_but_dsrl = [name if name == "dsrl" else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]

@@ -438,7 +438,8 @@ class ExpoConfig(CriticsOfBaseConfig):
     select: bool = True  # the best of N base and N edited chunks; False: the edited one, with num_samples=1 (residual)
     edit_scale: float = Field(default=0.2, gt=0, le=2)  # largest correction of an action
     edit_warmup: NonNegativeInt = 1000  # updates in which the scale grows from 0
-    temperature_init: PositiveFloat = 0.01  # weight of the entropy; it then follows the target entropy
+    edit_penalty: NonNegativeFloat = 0.3  # in the editor's loss, of the mean square of the edit, which is 1 at most
+    temperature_init: PositiveFloat = 1e-4  # weight of the entropy; it then follows the target entropy
     target_entropy: Number | None = None  # of the edit before it is scaled; None: minus half its numbers
     finetune_lr: NonNegativeFloat = 0.0  # of the base, on demonstrations and successes; 0: it stays as it is
 

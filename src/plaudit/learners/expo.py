@@ -6,8 +6,9 @@
                 convinced of two random critics decides, anew for each decision.
     target      r_1 + .. + gamma^(h-1) r_h + gamma^h min Q'(s_h, the best candidate there), by two random target critics
 
-The editor maximizes the critics' mean, with an entropy bonus as in SAC. The gradient never goes through the flow. With
-one chunk and no choice this is residual reinforcement learning: `num_samples=1 select=false`.
+The editor maximizes the critics' mean, with an entropy bonus as in SAC. The gradient never goes through the flow.
+`edit_penalty` keeps edits small where the critics see no clear gain: they overestimate edits that were never tried.
+With one chunk and no choice this is residual reinforcement learning: `num_samples=1 select=false`.
 
 A window that ends early with success keeps its loss, since it holds the reward. Windows cut by the time limit do not.
 Two details differ from the authors' code. The editor is trained on chunks of the base, as it will see them, not on
@@ -127,10 +128,12 @@ class Expo(CriticLearner):
         with torch.no_grad():
             features, chunks = policy.features(obs), policy.base.sample(obs, self.rng)[:, None, :valued]
         noise = torch.randn(chunks.flatten(2).shape, generator=self.rng, device=self.device)
-        edited, log_density = policy.editor(features, chunks, noise)
+        edits, log_density = policy.editor.edits(features, chunks, noise)
+        edited = clip_actions(chunks + policy.editor.scale * edits)
         entropy, temperature = -log_density.detach().mean(), self.net.log_temperature.exp()
         value = policy.critic(features, edited[:, 0].flatten(1)).mean()
-        loss = temperature.detach() * log_density.mean() - value
+        penalty = self.config.edit_penalty * edits.square().mean()
+        loss = temperature.detach() * log_density.mean() - value + penalty
         temperature_loss = temperature * (entropy - self.target_entropy).detach()
         optimizer_step(self.optimizers["editor"], loss + temperature_loss, self.sync)
         return {"loss/actor": loss, "policy/entropy": entropy, "policy/temperature": temperature}

@@ -156,10 +156,15 @@ class Editor(nn.Module):
 
         features: [B, F]; noise: [B, N, v * A]
         """
+        edits, log_density = self.edits(features, chunks, noise)
+        return clip_actions(chunks + self.scale * edits), log_density
+
+    def edits(self, features: Tensor, chunks: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """The same before scaling: edits within [-1, 1]."""
         flat = chunks.flatten(2)
         seen = torch.cat([features[:, None].expand(-1, flat.shape[1], -1), flat], dim=-1)
         edits, log_density = self.actor(seen, noise)
-        return clip_actions(chunks + self.scale * edits.view_as(chunks)), log_density
+        return edits.view_as(chunks), log_density
 
 
 class EditedChunks(nn.Module):
