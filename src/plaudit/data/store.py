@@ -70,7 +70,7 @@ COMPACT_AFTER = 1000, 4  # the journal is rewritten beyond this many lines plus 
 
 
 class NotSmaller(Exception):
-    """An episode takes no less space by another codec."""
+    """A codec would not make an episode smaller."""
 
 
 class Store:

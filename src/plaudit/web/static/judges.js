@@ -41,7 +41,7 @@ function slider(data, store) {
     const changed = data.episodes.filter((one) => success(one, threshold) !== success(one, data.threshold));
     const up = changed.filter((one) => success(one, threshold)).length;
     summary.replaceChildren(el("b", {}, `Threshold ${threshold.toFixed(3)}: `), changed.length
-      ? `of ${episodes}, ${up} to success and ${changed.length - up} to failure.`
+      ? `of ${episodes}, ${up} would become successes and ${changed.length - up} would become failures.`
       : `no change in ${episodes}.`);
     counts.replaceChildren(table([["success", `${matching(true, true)}`, `${matching(true, false)}`], ["failure", `${matching(false, true)}`, `${matching(false, false)}`]],
       [data.reference, "judge: success", "judge: failure"]));
