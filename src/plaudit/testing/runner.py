@@ -125,6 +125,10 @@ class Recorder:
 
 
 MAX_SESSIONS, MAX_TURNS = 8, 2500
+UNFIT = (  # in messages about what only a run can find out: of its judge, its base, its robot
+    *("sees success in", "demonstrations leave them out", "the base never succeeds in"),
+    *("it was not trained for such noise", "this robot reports no '"),
+)
 SHM = Path("/dev/shm")
 
 
@@ -296,11 +300,8 @@ class SimulatedRun:
         self.world.note(f"the session ends with {text}")
         gave_up = "did not recover within" in text and bool(self._events("unreachable"))
         judge = self.scenario.errors.get("raises", 0) and ("could not label" in text or "raises on" in text)
-        blind = "sees success in" in text or "demonstrations leave them out" in text
-        # DSRL checks its base.
-        blind = blind or "the base never succeeds in" in text or "it was not trained for such noise" in text
-        blind = blind or "reports no" in text  # what a robot reports is known when it is asked
-        is_over = bool(gave_up or judge or blind or (self._silent is not None and self._silent.what == "always"))
+        unfit = any(words in text for words in UNFIT)
+        is_over = bool(gave_up or judge or unfit or (self._silent is not None and self._silent.what == "always"))
         worker = self._group is not None and self._group.fired
         causes = {"is full": full, "No space left": full, SILENT: fired, "cannot be reached": fired}
         causes |= {"simulated": worker, "its process died": worker}
