@@ -61,7 +61,7 @@ def test_a_config_is_read_without_torch():
             "learner=expo",
             "key 'learner.base' is missing: the trained policy to improve; 'plaudit train-policy' makes one",
         ),
-        ("judge=runs", "there is no judge 'runs', nor such a file or folder; known: cascade, classifier"),
+        ("judge=nowhere", "there is no judge 'nowhere', nor such a file or folder; known: cascade, classifier"),
         ("learner.num_subsample_critics=3", "num_subsample_critics is 3, but there are 2 critics"),
         ("policy.cameras=[front]", "policy.cameras has 'front', and env.obs is 'state', .* write env.obs=both"),
         (
